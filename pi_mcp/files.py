@@ -1,0 +1,232 @@
+"""The only place that creates, replaces, appends to or removes files and directories.
+
+Comes in: a path of our own and bytes. Goes out: a file with mode 0600 in a directory with mode 0700, written
+whole or not at all. It follows no symbolic link and never decides what is stored: that is its callers' matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pi_mcp.errors import failure
+
+APP = "pi-mcp"
+
+
+def config_dir() -> Path:
+    """Where the person's own `mcp.json` is (platformdirs' user_config_dir)."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir(APP, appauthor=False))
+
+
+def state_dir() -> Path:
+    """Trust records, sessions, results, logs and audit (platformdirs' user_state_dir)."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir(APP, appauthor=False))
+
+
+def cache_dir() -> Path:
+    """Catalogs (platformdirs' user_cache_dir). Everything here can be fetched again."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir(APP, appauthor=False))
+
+
+def private_dir(path: Path) -> Path:
+    """Make `path` and its missing parents, `path` itself with mode 0700, and return it.
+
+    Raises ConfigurationError when `path` is a symbolic link, not a directory, or belongs to someone else.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = os.lstat(path)
+    if not stat.S_ISDIR(info.st_mode):
+        raise failure(
+            "configuration_invalid",
+            "configure",
+            None,
+            f"{path} is not a directory of its own (a symbolic link is not followed).",
+            "Move it away.",
+        )
+    if hasattr(os, "getuid") and info.st_uid != os.getuid():
+        raise failure(
+            "configuration_invalid", "configure", None, f"{path} belongs to another user.", "Move it away."
+        )
+    if info.st_mode & 0o077:
+        os.chmod(path, 0o700)
+    return path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Put `data` at `path` in one step: temporary file, fsync, rename; mode 0600 in a 0700 directory.
+
+    A reader sees the old bytes or the new ones. A symbolic link at `path` is replaced, not followed.
+    """
+    private_dir(path.parent)
+    _replace(path, data, 0o600)
+
+
+def write_config(path: Path, data: bytes) -> None:
+    """Replace a configuration file of the person's, keeping its mode; a new one gets 0600.
+
+    The directory is made when missing and otherwise left as it is. Raises ConfigurationError for a
+    symbolic link: renaming over it would cut it from the file that it stands for.
+    """
+    if path.is_symlink():
+        raise failure(
+            "configuration_invalid",
+            "configure",
+            None,
+            f"{path} is a symbolic link and is not written through.",
+            "Edit the file that it points to.",
+        )
+    if not path.parent.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mode = 0o600
+    _replace(path, data, mode)
+
+
+def create_private(directory: Path, prefix: str, suffix: str, data: bytes) -> Path:
+    """Write `data` to a new file with a generated name in `directory` and return its path."""
+    private_dir(directory)
+    for _ in range(100):
+        path = directory / f"{prefix}{secrets.token_hex(8)}{suffix}"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        except FileExistsError:
+            continue
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        return path
+    raise FileExistsError(errno.EEXIST, "no free name", str(directory))
+
+
+def append_private(path: Path, data: bytes) -> None:
+    """Append `data` with one write to a file with mode 0600, made when missing; no symbolic link is followed."""
+    private_dir(path.parent)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def open_append(path: Path) -> int:
+    """A file descriptor for appending to a private file; the caller closes it."""
+    private_dir(path.parent)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def remove(path: Path) -> bool:
+    """Remove one file (or the link itself); True when there was one."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_tree(path: Path) -> int:
+    """Remove a directory of ours with everything in it; the number of files that went. Links are not followed."""
+    count = 0
+    if path.is_symlink() or not path.is_dir():
+        return int(remove(path))
+    for root, directories, names in os.walk(path, topdown=False, followlinks=False):
+        for name in names:
+            count += remove(Path(root) / name)
+        for name in directories:
+            child = Path(root) / name
+            if child.is_symlink():
+                count += remove(child)
+            else:
+                with contextlib.suppress(OSError):
+                    child.rmdir()
+    with contextlib.suppress(OSError):
+        path.rmdir()
+    return count
+
+
+def remove_older(directory: Path, seconds: float, *, now: float | None = None) -> int:
+    """Remove files directly in `directory` that were not modified for `seconds`; how many went."""
+    limit = (time.time() if now is None else now) - seconds
+    count = 0
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in list(os.scandir(directory)):
+            with contextlib.suppress(OSError):
+                if (
+                    entry.is_file(follow_symlinks=False)
+                    and entry.stat(follow_symlinks=False).st_mtime < limit
+                ):
+                    count += remove(Path(entry.path))
+    return count
+
+
+def touch(path: Path) -> None:
+    """Mark an existing file as used now; nothing happens when it is gone."""
+    with contextlib.suppress(OSError):
+        os.utime(path, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, timeout: float = 10.0) -> Iterator[None]:
+    """Hold an exclusive lock between processes on `path`; blocking, so call it off the event loop.
+
+    Raises TimeoutError after `timeout` seconds. The file stays; its content means nothing.
+    """
+    private_dir(path.parent)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        deadline = time.monotonic() + timeout
+        while not _try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{path.name} is locked by another process")
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode != 0o600:
+            os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        remove(temporary)
+        raise

@@ -1,0 +1,96 @@
+"""Text from servers, made safe to show: control bytes, escape sequences, invisible characters, known secrets.
+
+Comes in: any string from outside. Goes out: text that cannot steer a terminal or hide from a reader. It knows
+no server and does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import weakref
+
+# CSI, OSC/DCS/SOS/PM/APC strings (whole, ended by BEL or ST or running to the end), other two-byte escapes;
+# also with the 8-bit introducers.
+_ESCAPES = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    "|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c|(?=\x1b)|$)"
+    "|\x1b[ -/]*[0-~]?"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Format characters that reorder, join or hide text, and the tag and variation blocks that can carry a message.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Several lines of a server's text for a terminal or a model: only `\\n` and `\\t` stay below 0x20.
+
+    `\\r\\n` becomes `\\n`. Escape sequences go whole, lone surrogates become U+FFFD.
+    """
+    text = text.replace("\r\n", "\n")
+    return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", _ESCAPES.sub("", text)))
+
+
+def clean_line(text: str, limit: int = 200) -> str:
+    """One line of metadata (a name, title, message) of at most `limit` characters, without anything invisible."""
+    line = " ".join(clean_metadata(text).split())
+    return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+
+
+def clean_metadata(text: str) -> str:
+    """A server's description or instructions: as `clean`, without bidirectional and invisible characters."""
+    return _INVISIBLE.sub("", clean(text))
+
+
+def width(text: str) -> int:
+    """Terminal columns of a cleaned line: wide characters count two, combining marks none."""
+    total = 0
+    for char in text:
+        if unicodedata.combining(char):
+            continue
+        total += 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return total
+
+
+class Redactor:
+    """The secret values of one connection while it lives; replaces each of them by `***`.
+
+    Values under 4 characters are not replaced: they would blank ordinary words and are no secrets.
+    Every living redactor is consulted by `redact`, which the log uses.
+    """
+
+    _living: weakref.WeakSet[Redactor] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self._values: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        Redactor._living.add(self)
+
+    def add(self, value: str) -> None:
+        """Remember a resolved value, and the token within `Bearer token`."""
+        for part in {value, value.strip(), *value.split()}:
+            if len(part) >= 4 and part.lower() not in {"bearer", "basic", "token"}:
+                self._values.add(part)
+        self._pattern = None
+
+    def __call__(self, text: str) -> str:
+        if not self._values:
+            return text
+        if self._pattern is None:
+            ordered = sorted(self._values, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, ordered)))
+        return self._pattern.sub("***", text)
+
+    def __repr__(self) -> str:
+        return f"Redactor({len(self._values)} values)"
+
+
+def redact(text: str) -> str:
+    """`text` without any value that a living redactor knows."""
+    for redactor in list(Redactor._living):
+        text = redactor(text)
+    return text

@@ -1,0 +1,21 @@
+"""Every test runs with its own home, configuration, state and cache directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep a test away from the developer's own files."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("PI_MCP_CONFIG", "PI_CODING_AGENT_DIR", "XDG_RUNTIME_DIR", "PI_MCP_LOG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / ".local/state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / ".local/share"))
+    return home
