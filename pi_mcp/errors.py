@@ -4,7 +4,7 @@ Comes in: the kind of a failure and where it happened. Goes out: a `Diagnostic` 
 carries exception text, an HTTP body, a secret or a stack trace.
 
     PiMcpError                  carries one Diagnostic
-     ├── ConfigurationError     configuration_invalid, secret_lookup_failed          (exit 2)
+     ├── ConfigurationError     usage, configuration_invalid, secret_lookup_failed   (exit 2)
      ├── ServerError            connection_failed, protocol_error, operation_failed,
      │    │                     busy, tool_changed, timeout                          (exit 3, 6)
      │    └── NotExecuted       the answer proves that the call did not run: it may be sent once more
@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-Operation = Literal[
-    "configure", "trust", "connect", "authenticate", "list", "search", "load", "call", "command"
-]
+Operation = Literal["configure", "trust", "connect", "authenticate", "list", "search", "load", "call", "command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,11 @@ CODES: Mapping[str, Code] = MappingProxyType(
             1,
             "The tool ran and reported an error.",
             "The server's own text; verify the outcome before trying again.",
+        ),
+        "usage": Code(
+            2,
+            "A command or its arguments are not understood.",
+            "`/mcp help`, or the tool's own input schema.",
         ),
         "configuration_invalid": Code(
             2,
@@ -62,32 +65,22 @@ CODES: Mapping[str, Code] = MappingProxyType(
             "Server version and the `protocol` setting.",
         ),
         "operation_failed": Code(3, "A failure of unknown kind.", "`/mcp get SERVER` and the debug log."),
-        "busy": Code(
-            3, "Another operation on this server is running.", "Wait for it to finish, then repeat."
-        ),
+        "busy": Code(3, "Another operation on this server is running.", "Wait for it to finish, then repeat."),
         "tool_changed": Code(
             3,
             "The tool's live definition differs from the loaded one; nothing was sent.",
             "The difference shown; search again to accept the new definition.",
         ),
-        "authentication_required": Code(
-            4, "The server wants a login.", "`/mcp auth SERVER`, or the header's value."
-        ),
-        "permission_denied": Code(
-            4, "The login is valid and lacks a right.", "Account, scopes and service policy."
-        ),
+        "authentication_required": Code(4, "The server wants a login.", "`/mcp auth SERVER`, or the header's value."),
+        "permission_denied": Code(4, "The login is valid and lacks a right.", "Account, scopes and service policy."),
         "credential_store_unavailable": Code(
             4, "The operating system's credential store cannot be used.", "That it runs and is unlocked."
         ),
-        "oauth_failed": Code(
-            4, "The login did not complete.", "Browser access to the callback, client registration."
-        ),
+        "oauth_failed": Code(4, "The login did not complete.", "Browser access to the callback, client registration."),
         "callback_unavailable": Code(4, "The login's local port is taken.", "Which process listens on it."),
         "not_found": Code(5, "No server or tool of that name.", "The names in `/mcp` or `/mcp tools`."),
         "timeout": Code(6, "The time limit passed.", "Server responsiveness and the limit's setting."),
-        "refused": Code(
-            7, "Policy or a person declined.", "Trust level, `includeTools`, or confirm when asked."
-        ),
+        "refused": Code(7, "Policy or a person declined.", "Trust level, `includeTools`, or confirm when asked."),
         "cancelled": Code(130, "Stopped on request.", "Whether an interrupted call took effect."),
     }
 )
@@ -169,6 +162,7 @@ class Refused(PiMcpError):
 
 _CLASSES: Mapping[str, type[PiMcpError]] = MappingProxyType(
     {
+        "usage": ConfigurationError,
         "configuration_invalid": ConfigurationError,
         "secret_lookup_failed": ConfigurationError,
         "connection_failed": ServerError,
@@ -188,9 +182,7 @@ _CLASSES: Mapping[str, type[PiMcpError]] = MappingProxyType(
 )
 
 
-def failure(
-    code: str, operation: Operation, server: str | None, message: str, hint: str | None = None
-) -> PiMcpError:
+def failure(code: str, operation: Operation, server: str | None, message: str, hint: str | None = None) -> PiMcpError:
     """The exception of the right class for `code`, to be raised by the caller."""
     return error_of(Diagnostic(code, operation, server, message, hint))
 

@@ -57,11 +57,9 @@ def private_dir(path: Path) -> Path:
             "Move it away.",
         )
     if hasattr(os, "getuid") and info.st_uid != os.getuid():
-        raise failure(
-            "configuration_invalid", "configure", None, f"{path} belongs to another user.", "Move it away."
-        )
+        raise failure("configuration_invalid", "configure", None, f"{path} belongs to another user.", "Move it away.")
     if info.st_mode & 0o077:
-        os.chmod(path, 0o700)
+        path.chmod(0o700)
     return path
 
 
@@ -129,6 +127,43 @@ def open_append(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
+def read_private(path: Path, limit: int) -> bytes | None:
+    """The bytes of a private file of ours, or None when it is missing or not to be believed.
+
+    None too for a symbolic link (also as its directory), anything that is no regular file, a file of another
+    user, and one over `limit` bytes. Raises OSError where the disk itself fails.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        if not stat.S_ISDIR(os.lstat(path.parent).st_mode):
+            return None
+        fd = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, getattr(errno, "EMLINK", errno.ELOOP)):
+            return None
+        raise
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
+            return None
+        data = file.read(limit + 1)
+    return data if len(data) <= limit else None
+
+
+def rotate(path: Path, limit: int) -> bool:
+    """Move a file of `limit` bytes or more to `PATH.1`, over what is there; True when it was moved."""
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(info.st_mode) or info.st_size < limit:
+        return False
+    os.replace(path, path.with_name(path.name + ".1"))
+    return True
+
+
 def remove(path: Path) -> bool:
     """Remove one file (or the link itself); True when there was one."""
     try:
@@ -165,10 +200,7 @@ def remove_older(directory: Path, seconds: float, *, now: float | None = None) -
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in list(os.scandir(directory)):
             with contextlib.suppress(OSError):
-                if (
-                    entry.is_file(follow_symlinks=False)
-                    and entry.stat(follow_symlinks=False).st_mtime < limit
-                ):
+                if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
                     count += remove(Path(entry.path))
     return count
 
@@ -225,8 +257,8 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         if mode != 0o600:
-            os.chmod(temporary, mode)
-        os.replace(temporary, path)
+            temporary.chmod(mode)
+        temporary.replace(path)
     except BaseException:
         remove(temporary)
         raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import weakref
+from typing import ClassVar
 
 # CSI, OSC/DCS/SOS/PM/APC strings (whole, ended by BEL or ST or running to the end), other two-byte escapes;
 # also with the 8-bit introducers.
@@ -63,7 +64,7 @@ class Redactor:
     Every living redactor is consulted by `redact`, which the log uses.
     """
 
-    _living: weakref.WeakSet[Redactor] = weakref.WeakSet()
+    _living: ClassVar[weakref.WeakSet[Redactor]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self._values: set[str] = set()
