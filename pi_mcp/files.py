@@ -160,7 +160,7 @@ def rotate(path: Path, limit: int) -> bool:
         return False
     if not stat.S_ISREG(info.st_mode) or info.st_size < limit:
         return False
-    os.replace(path, path.with_name(path.name + ".1"))
+    path.replace(path.with_name(path.name + ".1"))
     return True
 
 

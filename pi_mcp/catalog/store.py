@@ -1,0 +1,261 @@
+"""Catalogs on disk: what each server offered when it was last asked, kept between runs (DESIGN §5).
+
+Comes in: a resolved server and the catalog of a listing. Goes out: that catalog again, for 24 hours or the
+smaller time that the server stated. It never connects, never raises for what lies on the disk, never follows
+a symbolic link, and writes no value of a header, variable or argument: the file's name is a keyed digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pi_mcp import files
+from pi_mcp.catalog.records import DAY, Catalog, Tool
+from pi_mcp.errors import PiMcpError
+
+if TYPE_CHECKING:
+    from pi_mcp.config import ResolvedServer
+
+VERSION = 1
+"""Of the file's format. A file with another one counts as absent."""
+UNUSED_DAYS = 30.0
+FILE_LIMIT = 32 * 1024 * 1024
+"""Bytes. A listing is cut at 8 MiB (DESIGN §5), which escapes can at most multiply; more is not ours."""
+KEY_BYTES = 32
+_KEY_NAME = "key"
+_LOCK_NAME = "lock"
+_CLOCK_SLACK = 300.0
+"""Seconds that a file may come from the future: clocks are set back a little, never by hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A file's catalog, and whether its time is over."""
+
+    catalog: Catalog
+    expired: bool
+
+
+class CatalogStore:
+    """The catalog files of one directory, one per server; safe for several processes at once (B161).
+
+    `credential_id` gives the id of the stored OAuth credential of a server, None without one: another login
+    may see other tools. It is asked on every access and must neither block nor contact anything.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        credential_id: Callable[[ResolvedServer], str | None] | None = None,
+    ) -> None:
+        self._given = directory
+        self._credential_id = credential_id
+        self._kept_key: bytes | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are: `catalogs` in the user's cache directory unless another one was given."""
+        return self._given if self._given is not None else files.cache_dir() / "catalogs"
+
+    def load(self, resolved: ResolvedServer, *, now: float | None = None) -> Catalog | None:
+        """The kept catalog, or None: absent, damaged, of another version, or over its time.
+
+        `now` is Unix time in seconds. A catalog that is found counts as used today.
+        """
+        outcome = self._read(resolved, now)
+        return None if outcome is None or outcome.expired else outcome.catalog
+
+    def load_expired(self, resolved: ResolvedServer, *, now: float | None = None) -> Catalog | None:
+        """As `load`, also when its time is over: the protocol outcome and the names stay useful."""
+        outcome = self._read(resolved, now)
+        return None if outcome is None else outcome.catalog
+
+    def save(self, resolved: ResolvedServer, catalog: Catalog) -> bool:
+        """Replace the server's file; True when it was written.
+
+        A partial catalog is not written, and the older file goes: it is no longer what the server says. The
+        same holds for a listing that repeats one of the server's own secrets. False too when the directory
+        cannot be used; the caller keeps what it has in memory.
+        """
+        path = self._path(resolved)
+        if path is None:
+            return False
+        try:
+            if not catalog.complete or _repeats_a_secret(resolved, catalog):
+                files.remove(path)
+                return False
+            files.write_private(path, _encode(catalog))
+        except (OSError, PiMcpError, ValueError, RecursionError):
+            return False
+        return True
+
+    def forget(self, resolved: ResolvedServer) -> bool:
+        """Remove the server's file; True when there was one."""
+        path = self._path(resolved)
+        if path is None:
+            return False
+        try:
+            return files.remove(path)
+        except OSError:
+            return False
+
+    def sweep(self, *, now: float | None = None) -> int:
+        """Remove what nobody used for 30 days; the number of files that went."""
+        if not self.directory.is_dir() or self._key() is None:
+            return 0
+        # Both belong to the directory, not to one server: they live as long as any of their files.
+        files.touch(self.directory / _KEY_NAME)
+        files.touch(self.directory / _LOCK_NAME)
+        try:
+            return files.remove_older(self.directory, UNUSED_DAYS * DAY, now=now)
+        except OSError:
+            return 0
+
+    def name_of(self, resolved: ResolvedServer) -> str | None:
+        """The keyed digest that names the server's file; None when the directory cannot be used.
+
+        Two resolved servers with one name may share a catalog.
+        """
+        from pi_mcp.config import fingerprint
+
+        key = self._key()
+        if key is None:
+            return None
+        credential = self._credential_id(resolved) if self._credential_id is not None else None
+        return fingerprint(resolved, key, credential_id=credential)
+
+    def _path(self, resolved: ResolvedServer) -> Path | None:
+        name = self.name_of(resolved)
+        return None if name is None else self.directory / f"{name}.json"
+
+    def _read(self, resolved: ResolvedServer, now: float | None) -> _Outcome | None:
+        path = self._path(resolved)
+        if path is None:
+            return None
+        now = time.time() if now is None else now
+        try:
+            data = files.read_private(path, FILE_LIMIT)
+        except OSError:
+            return None
+        catalog = None if data is None else _decode(data, resolved.definition.name)
+        if catalog is None or catalog.fetched_at > now + _CLOCK_SLACK:
+            return None
+        files.touch(path)
+        return _Outcome(catalog, expired=catalog.age(now) >= catalog.ttl)
+
+    def _key(self) -> bytes | None:
+        """The directory's key, made when there is none; None when the directory cannot be used."""
+        if self._kept_key is None:
+            with contextlib.suppress(OSError, PiMcpError):
+                self._kept_key = _read_key(self.directory) or _make_key(self.directory)
+        return self._kept_key
+
+
+def _read_key(directory: Path) -> bytes | None:
+    key = files.read_private(directory / _KEY_NAME, KEY_BYTES)
+    return key if key is not None and len(key) == KEY_BYTES else None
+
+
+def _make_key(directory: Path) -> bytes:
+    """Write a new key, or take the one that another process wrote while this one waited for the lock."""
+    with files.locked(directory / _LOCK_NAME, timeout=2.0):
+        key = _read_key(directory)
+        if key is None:
+            key = secrets.token_bytes(KEY_BYTES)
+            files.write_private(directory / _KEY_NAME, key)
+        return key
+
+
+def _repeats_a_secret(resolved: ResolvedServer, catalog: Catalog) -> bool:
+    """Whether a server's own texts hold a secret that it was given (a token printed into a description)."""
+    texts: list[str] = [catalog.instructions or "", catalog.title or "", *catalog.notes]
+    stack: list[Any] = [tool.wire for tool in catalog.tools]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, Mapping):
+            texts.extend(key for key in value if isinstance(key, str))
+            stack.extend(value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend(value)
+    text = "\n".join(texts)
+    return resolved.redactor(text) != text
+
+
+def _encode(catalog: Catalog) -> bytes:
+    document = {
+        "version": VERSION,
+        "server": catalog.server,
+        "fetchedAt": catalog.fetched_at,
+        "ttl": catalog.ttl,
+        "statedTtl": catalog.stated_ttl,
+        "era": catalog.era,
+        "title": catalog.title,
+        "instructions": catalog.instructions,
+        "listChanged": catalog.list_changed,
+        "notes": list(catalog.notes),
+        "tools": [dict(tool.wire) for tool in catalog.tools],
+    }
+    # ASCII: a lone surrogate in a server's text survives as an escape and cannot break the encoding.
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes, server: str) -> Catalog | None:
+    """The catalog of a file's bytes, None when anything about them is not as `_encode` writes it."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get("version") != VERSION or document.get("server") != server:
+        return None
+    fetched_at, ttl = _seconds(document.get("fetchedAt")), _seconds(document.get("ttl"))
+    stated = document.get("statedTtl")
+    stated_ttl = _seconds(stated)
+    tools, notes = document.get("tools"), document.get("notes")
+    texts = [document.get(key) for key in ("era", "title", "instructions")]
+    if (
+        fetched_at is None
+        or ttl is None
+        or (stated is not None and stated_ttl is None)
+        or not isinstance(tools, list)
+        or not isinstance(notes, list)
+        or not all(isinstance(note, str) for note in notes)
+        or not all(text is None or isinstance(text, str) for text in texts)
+        or texts[0] not in (None, "modern", "legacy")
+        or not isinstance(document.get("listChanged"), bool)
+    ):
+        return None
+    seen: set[str] = set()
+    for wire in tools:
+        name = wire.get("name") if isinstance(wire, dict) else None
+        if not isinstance(name, str) or name in seen:
+            return None
+        seen.add(name)
+    return Catalog(
+        server=server,
+        tools=tuple(Tool(server, wire) for wire in tools),
+        fetched_at=fetched_at,
+        ttl=min(ttl, DAY),
+        stated_ttl=stated_ttl,
+        notes=tuple(notes),
+        era=texts[0],
+        instructions=texts[2],
+        title=texts[1],
+        list_changed=document["listChanged"],
+    )
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None
