@@ -1,0 +1,201 @@
+"""Which tools of a server may be registered, and which calls a person is asked about (DESIGN §9).
+
+Comes in: a server's definition, an original tool name, the sensitive words in force. Goes out: yes, no, or
+the reason. It asks nobody, calls nothing and knows no connection; where it cannot tell, it denies.
+
+| level     | registered                                              | a call is confirmed           |
+| --------- | ------------------------------------------------------- | ----------------------------- |
+| trusted   | what includeTools and excludeTools leave                | never                         |
+| verified  | the same; a sensitive one only if includeTools names it | once per tool and session     |
+| untrusted | the same without any sensitive one                      | every time                    |
+
+includeTools *names* a tool by its own name or by a pattern with a letter or digit in it: `delete_repo` and
+`delete_*` name delete_repo, `*` and `*_*` name nothing, because they were not written with that tool in mind.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal
+
+from pi_mcp.config.definition import Configuration, ServerDefinition
+from pi_mcp.errors import failure
+from pi_mcp.text import clean_metadata
+
+Admission = Literal["ok", "filtered", "sensitive"]
+Confirmation = Literal["never", "once", "every"]
+
+# fmt: off
+SENSITIVE_WORDS = frozenset({
+    "delete", "remove", "drop", "destroy", "purge", "wipe", "truncate",
+    "exec", "execute", "eval", "shell", "bash", "command", "sudo", "kill", "terminate",
+    "password", "secret", "token", "credential",
+    "pay", "payment", "transfer",
+})
+# fmt: on
+"""Words that make a tool sensitive when one of them is a whole part of its name."""
+
+_SEPARATORS = re.compile(r"[\W_]+")
+
+
+def split_name(tool: str) -> list[str]:
+    """The parts of a name, lower case: `deleteRepo`, `DELETE-repo` and `delete/repo` give delete, repo.
+
+    Anything but letters and digits separates; so do a change from lower to upper case, the end of an acronym
+    (`DBDrop`: db, drop), the edge between letters and digits (`drop2`: drop, 2), and one between a script
+    with capitals and one without. Full-width and other compatibility forms count as the plain letters, and invisible
+    characters are not there.
+    """
+    return [part for chunk in _chunks(tool) for part in _split_case(chunk)]
+
+
+def sensitive_words(overrides: object = None) -> frozenset[str]:
+    """The words in force after `sensitiveTools` of the person's own file: `word` adds, `!word` removes.
+
+    None means that the field is absent. A word of several parts (`force_push`) matches these parts in a row.
+    Raises ConfigurationError when it is not a list of such strings: the caller then sets `deny_all`.
+    """
+    words = set(SENSITIVE_WORDS)
+    if overrides is None:
+        return frozenset(words)
+    if not isinstance(overrides, Sequence) or isinstance(overrides, str | bytes):
+        raise _unreadable("is not a list of words")
+    for index, item in enumerate(overrides):
+        if not isinstance(item, str):
+            raise _unreadable(f"holds something that is not a string, at index {index}")
+        word = _phrase(item.removeprefix("!"))
+        if not word:
+            raise _unreadable(f"holds an entry without a word, at index {index}")
+        if item.startswith("!"):
+            words.discard(word)
+        else:
+            words.add(word)
+    return frozenset(words)
+
+
+def is_sensitive(tool_name: str, configuration: Configuration) -> bool:
+    """Does a whole part of the name spell a sensitive word? `tokens` and `deleted` do not.
+
+    With `deny_all` every name is sensitive. A stretch between separators that spells a word whatever its
+    capitals (`PassWord`) counts too: capitals must not be a way around the list.
+    """
+    if configuration.deny_all:
+        return True
+    words = configuration.sensitive
+    phrase = f" {_phrase(tool_name)} "
+    return any(f" {word} " in phrase for word in words) or any(
+        chunk.casefold() in words for chunk in _chunks(tool_name)
+    )
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Does a tool pattern cover the whole name? `*` is any run of characters; case counts.
+
+    Takes time linear in the pattern for each place of the name, whatever the number of stars.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == name
+    *middle, last = rest
+    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
+        return False
+    position, end = len(first), len(name) - len(last)
+    for piece in middle:
+        # The leftmost place leaves the most room for the pieces that follow.
+        found = name.find(piece, position, end)
+        if found < 0:
+            return False
+        position = found + len(piece)
+    return True
+
+
+def names_tool(definition: ServerDefinition, tool_name: str) -> bool:
+    """Was includeTools written with this tool in mind, and is it not excluded? See the module's docstring."""
+    return any(
+        matches(pattern, tool_name) and (pattern == tool_name or any(map(str.isalnum, pattern)))
+        for pattern in definition.include_tools or ()
+        if pattern.strip("*")
+    ) and not _excluded(definition, tool_name)
+
+
+def admits(definition: ServerDefinition, tool_name: str, configuration: Configuration) -> Admission:
+    """May the tool be registered? `filtered`: by include/exclude; `sensitive`: by the trust level."""
+    included = definition.include_tools is None or any(
+        matches(pattern, tool_name) for pattern in definition.include_tools
+    )
+    if not included or _excluded(definition, tool_name):
+        return "filtered"
+    if definition.trust == "trusted" or not is_sensitive(tool_name, configuration):
+        return "ok"
+    if definition.trust == "verified" and names_tool(definition, tool_name):
+        return "ok"
+    return "sensitive"
+
+
+def confirmation(definition: ServerDefinition) -> Confirmation:
+    """How often a call of one tool is put to the person: a level that is not known counts as untrusted."""
+    if definition.trust == "trusted":
+        return "never"
+    return "once" if definition.trust == "verified" else "every"
+
+
+def needs_confirmation(definition: ServerDefinition, tool_name: str, read_only_hint: bool) -> bool:
+    """Is a call of this tool asked about? `confirmation` says whether once per session or every time.
+
+    The server's `readOnlyHint` decides nothing here: it counts from a trusted server only, whose calls are
+    not asked about anyway; from any other it is a claim, and the tool is a write (DESIGN §9).
+    """
+    del tool_name, read_only_hint
+    return confirmation(definition) != "never"
+
+
+def headless_allows(definition: ServerDefinition, tool_name: str) -> bool:
+    """May a call that would be asked about go out with nobody to ask? Only when includeTools names the tool."""
+    return names_tool(definition, tool_name)
+
+
+def _excluded(definition: ServerDefinition, tool_name: str) -> bool:
+    return any(matches(pattern, tool_name) for pattern in definition.exclude_tools)
+
+
+def _chunks(tool: str) -> list[str]:
+    plain = unicodedata.normalize("NFKC", clean_metadata(tool))
+    return [chunk for chunk in _SEPARATORS.split(plain) if chunk]
+
+
+def _split_case(chunk: str) -> list[str]:
+    parts: list[str] = []
+    start = 0
+    for index in range(1, len(chunk)):
+        before, here = chunk[index - 1], chunk[index]
+        after = chunk[index + 1] if index + 1 < len(chunk) else ""
+        if (
+            before.isdigit() != here.isdigit()
+            or _has_case(before) != _has_case(here)
+            or (here.isupper() and not before.isupper())
+            or (here.isupper() and before.isupper() and after.islower())
+        ):
+            parts.append(chunk[start:index])
+            start = index
+    return [part.casefold() for part in [*parts, chunk[start:]]]
+
+
+def _has_case(char: str) -> bool:
+    return char.lower() != char.upper()
+
+
+def _phrase(name: str) -> str:
+    return " ".join(split_name(name))
+
+
+def _unreadable(what: str) -> Exception:
+    return failure(
+        "configuration_invalid",
+        "configure",
+        None,
+        f"`sensitiveTools` {what}, so the policy cannot be read: every tool of a server that is not trusted "
+        "counts as sensitive.",
+        'Write a list of words, for example ["publish", "!token"].',
+    )
