@@ -294,9 +294,6 @@ class Plugin:
             tuple(notes),
         )
 
-    def statuses(self, *, session: Session | None = None) -> list[ServerStatus]:
-        return [self.status(name, session=session) for name in self.configuration.entries]
-
     def admits(self, definition: ServerDefinition, tool_name: str) -> bool:
         """Filters and the registration rule of DESIGN §9 let this tool through."""
         return policy.admits(definition, tool_name, self.configuration) == "ok"
@@ -615,6 +612,14 @@ class Session:
 
         self._start()
         return await commands.run(self, line)
+
+    def statuses(self) -> list[ServerStatus]:
+        """One row per configured entry within this session's scope; contacts nothing."""
+        return [
+            self.plugin.status(name, session=self)
+            for name in self.plugin.configuration.entries
+            if self._servers is None or name in self._servers
+        ]
 
     def complete(self, line: str) -> list[str]:
         """Completions for a `/mcp …` line, as whole words; no I/O beyond catalogs already known."""

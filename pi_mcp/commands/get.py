@@ -1,0 +1,129 @@
+"""`/mcp get SERVER`: everything known about one server, its last words on stderr included.
+
+Comes in: a server's name. Goes out: text without secret values. It contacts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from pi_mcp.commands.answer import CommandAnswer
+from pi_mcp.commands.conversation import Command, Conversation, server_names
+from pi_mcp.commands.status import age, moment
+from pi_mcp.config import ServerDefinition
+from pi_mcp.errors import failure
+from pi_mcp.text import clean_line
+
+_REFERENCES = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*)")
+_LOG_LINES = 20
+
+
+async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer:
+    if len(words) != 1:
+        raise failure("usage", "command", None, "Say which server.", "Usage: /mcp get SERVER.")
+    plugin = conversation.plugin
+    entry = plugin.entry(words[0])
+    status = next(status for status in conversation.statuses() if status.name == entry.name)
+    place = f"{entry.source.path}:{entry.source.line}" if entry.source.path else "given by the program"
+    lines = [f"{entry.name}: {status.state.replace('_', ' ')}", f"  defined in {clean_line(place, 400)}"]
+    if entry.definition is not None:
+        lines.extend(f"  {line}" for line in described(entry.definition))
+    if entry.diagnostic is not None:
+        lines.append(f"  {entry.diagnostic.line()}")
+    lines.extend(f"  Note: {warning.message}" for warning in entry.warnings)
+    if entry.state == "ready":
+        lines.extend(f"  {line}" for line in _live(conversation, entry.name))
+        if status.tools is not None:
+            lines.append(f"  {status.tools} tools, {status.filtered} after filters, {status.loaded} loaded")
+        if status.cached is not None:
+            lines.append(f"  catalog is {age(status.cached)} old")
+        if status.error is not None:
+            lines.append(f"  {status.error.line()}")
+        catalog = plugin.catalogs.known(entry.name)
+        if catalog is not None:
+            lines.extend(f"  Note: {note}" for note in catalog.notes)
+        log = plugin.connections.get(entry.name).log
+        tail = log.lines()[-_LOG_LINES:]
+        if log.noise:
+            lines.append(f"  {log.noise} lines on its output were no messages and were skipped")
+        if tail:
+            lines.append("  Last log lines:")
+            lines.extend(f"    {clean_line(line, 400)}" for line in tail)
+    return CommandAnswer("\n".join(lines))
+
+
+def _live(conversation: Conversation, name: str) -> list[str]:
+    connection = conversation.plugin.connections.get(name)
+    lines = []
+    if connection.info is not None:
+        info = connection.info
+        lines.append(f"speaks {clean_line(info.protocol_version, 40)} ({info.era})")
+        lines.append(f"calls itself {clean_line(info.name, 80)} {clean_line(info.version, 40)}")
+    if connection.last_success is not None:
+        lines.append(f"last success {moment(connection.last_success, time.time())}")
+    return lines
+
+
+def described(definition: ServerDefinition) -> list[str]:
+    """The definition as written, with literal values of variables, headers and URL queries as `***`."""
+    lines = [f"transport {definition.transport}, trust {definition.trust}, protocol {definition.protocol}"]
+    if definition.command is not None:
+        lines.append("command " + clean_line(" ".join([definition.command, *definition.args]), 400))
+        if definition.cwd is not None:
+            lines.append(f"cwd {clean_line(definition.cwd, 400)}")
+        lines.extend(_table("env", definition.env))
+        if definition.inherit_env:
+            names = definition.inherit_env
+            lines.append("inherits " + ("the whole environment" if names is True else ", ".join(names)))  # type: ignore[arg-type]
+    if definition.url is not None:
+        lines.append(f"url {url_without_secrets(definition.url)}")
+        lines.extend(_table("header", definition.headers))
+        if definition.oauth is not None:
+            lines.append("oauth " + ("off" if definition.oauth is False else "on"))
+    if definition.description:
+        lines.append(f"description {clean_line(definition.description)}")
+    if definition.keywords:
+        lines.append(f"keywords {clean_line(', '.join(definition.keywords))}")
+    if definition.include_tools is not None:
+        lines.append(f"includeTools {clean_line(', '.join(definition.include_tools) or '(none)', 400)}")
+    if definition.exclude_tools:
+        lines.append(f"excludeTools {clean_line(', '.join(definition.exclude_tools), 400)}")
+    if definition.always_load:
+        always = definition.always_load
+        lines.append("alwaysLoad " + ("all" if always is True else clean_line(", ".join(always), 400)))  # type: ignore[arg-type]
+    lines.append(
+        f"limits: start {definition.startup_timeout:g} s, request {definition.timeout:g} s, "
+        f"silence in a call {definition.tool_timeout:g} s"
+    )
+    return lines
+
+
+def _table(kind: str, values: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name, value in values.items():
+        if value.startswith("!"):
+            shown = "(from a command)"
+        elif _REFERENCES.fullmatch(value):
+            shown = value
+        else:
+            shown = "***"
+        lines.append(f"{kind} {clean_line(name, 80)}={clean_line(shown, 120)}")
+    return lines
+
+
+def url_without_secrets(url: str) -> str:
+    """Scheme, host and path of a URL as written; user information and query values are replaced."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    host = parts.netloc.rpartition("@")[2]
+    user = "***@" if "@" in parts.netloc else ""
+    query = "?***" if parts.query else ""
+    return clean_line(f"{parts.scheme}://{user}{host}{parts.path}{query}", 400)
+
+
+COMMAND = Command("get", "get SERVER", "One server in full: definition, protocol, last error, log", run, server_names)

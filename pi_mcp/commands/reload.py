@@ -1,0 +1,26 @@
+"""`/mcp reload`: read the configuration again; unchanged servers stay connected.
+
+Comes in: nothing. Goes out: what is in force now. A file that cannot be parsed changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pi_mcp.commands.answer import CommandAnswer
+from pi_mcp.commands.conversation import Command, Conversation
+
+
+async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer:
+    del words
+    before = set(conversation.plugin.configuration.servers)
+    diagnostics = await conversation.plugin.reload()
+    after = set(conversation.plugin.configuration.servers)
+    lines = [f"Reloaded: {len(after)} servers" + (" (no change in names)" if before == after else "")]
+    lines.extend(f"+ {name}" for name in sorted(after - before))
+    lines.extend(f"- {name}" for name in sorted(before - after))
+    lines.extend(diagnostic.line() for diagnostic in diagnostics)
+    return CommandAnswer("\n".join(lines))
+
+
+COMMAND = Command("reload", "reload", "Read the configuration files again; unchanged servers stay connected", run)
