@@ -1,0 +1,113 @@
+"""A tool's result held against its `outputSchema`: a warning at most, since the side effect has happened.
+
+Comes in: the schema and the result as the server sent them. Goes out: one line in our words, or nothing. It
+fetches no reference, runs no pattern of a server's, spends a bounded time, and never changes a result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from pi_mcp.text import clean_line
+
+TIME_LIMIT = 0.25
+"""Seconds that one check may take; it runs on the event loop."""
+
+_LARGE_ARRAY = 1000
+"""Items up to which `uniqueItems` is checked: comparing each with each is quadratic."""
+
+_deadline: ContextVar[float] = ContextVar("deadline")
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+def check(output_schema: Any, result: Any) -> str | None:
+    """One line that says where `structuredContent` differs from the schema; None when it matches.
+
+    An error result is not checked, nor one without a schema. The line names the JSON path and the keyword,
+    never a value (report B092).
+    """
+    if not isinstance(output_schema, Mapping) or not isinstance(result, Mapping):
+        return None
+    if result.get("isError") is True:
+        return None
+    structured = result.get("structuredContent")
+    if structured is None:
+        return "The tool has an output schema, and the result has no structured content."
+    token = _deadline.set(time.monotonic() + TIME_LIMIT)
+    try:
+        return _mismatch(output_schema, structured)
+    except _OutOfTime:
+        return "The structured content was too large to be checked against the tool's output schema."
+    except ImportError:
+        return None
+    except Exception as error:
+        # A schema that is none, a reference to another document, recursion without end: all the server's.
+        if type(error).__name__ in ("_WrappedReferencingError", "Unresolvable", "RefResolutionError"):
+            return "The tool's output schema refers to something that is not in it, so it was not checked."
+        return "The tool's output schema could not be used, so the structured content was not checked."
+    finally:
+        _deadline.reset(token)
+
+
+def _mismatch(schema: Mapping[str, Any], structured: Any) -> str | None:
+    from jsonschema.validators import Draft202012Validator, validator_for
+    from referencing.jsonschema import SPECIFICATIONS
+
+    dialect = schema.get("$schema")
+    known = validator_for(schema, default=Draft202012Validator) if isinstance(dialect, str) else None
+    # A registry without a retrieval function: what is not in the schema itself is not found.
+    validator = _bounded(known or Draft202012Validator)(dict(schema), registry=SPECIFICATIONS)
+    error = next(validator.iter_errors(structured), None)
+    if error is None:
+        return None
+    path = clean_line(str(error.json_path), 120)
+    keyword = clean_line(str(error.validator), 40)
+    return f"The structured content does not match the tool's output schema at {path} ({keyword})."
+
+
+@cache
+def _bounded(dialect: Any) -> Any:
+    """The dialect's validator, with a clock in every keyword and without those that run a server's patterns."""
+    from jsonschema.validators import extend
+
+    keywords: dict[str, Any] = {name: _clocked(function) for name, function in dict(dialect.VALIDATORS).items()}
+    for name in ("pattern", "patternProperties", "unevaluatedProperties", "format"):
+        if name in keywords:
+            keywords[name] = _skipped
+    additional, unique = keywords.get("additionalProperties"), keywords.get("uniqueItems")
+    if additional is not None:
+        # It would match the names against the patterns of `patternProperties`.
+        keywords["additionalProperties"] = _unless(additional, lambda _, schema: "patternProperties" in schema)
+    if unique is not None:
+        keywords["uniqueItems"] = _unless(
+            unique, lambda instance, _: isinstance(instance, list) and len(instance) > _LARGE_ARRAY
+        )
+    return extend(dialect, keywords)
+
+
+def _clocked(function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if time.monotonic() > _deadline.get():
+            raise _OutOfTime
+        yield from function(validator, value, instance, schema) or ()
+
+    return keyword
+
+
+def _unless(function: Callable[..., Any], skip: Callable[[Any, Any], bool]) -> Callable[..., Iterator[Any]]:
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not skip(instance, schema):
+            yield from function(validator, value, instance, schema) or ()
+
+    return keyword
+
+
+def _skipped(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:  # noqa: ARG001
+    return iter(())
