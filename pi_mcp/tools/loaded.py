@@ -14,7 +14,7 @@ from typing import Any
 from pi_mcp.catalog.records import Tool
 from pi_mcp.text import clean_line, clean_metadata
 from pi_mcp.tools.names import native_name
-from pi_mcp.tools.schema import Quarantined, model_schema
+from pi_mcp.tools.schema import ModelSchema, model_schema
 
 DESCRIPTION_LIMIT = 6144
 """Characters of a server's description that the model gets; the notes of the schema come on top."""
@@ -41,18 +41,18 @@ class NativeTool:
     """The JSON object of `tools/list`, verbatim."""
 
     @classmethod
-    def from_tool(cls, tool: Tool, native: str | None = None, notes: Iterable[str] = ()) -> NativeTool:
-        """The native form of a catalog's tool; `notes` are further sentences for its description.
+    def from_tool(cls, tool: Tool, native: str | None = None, form: ModelSchema | None = None) -> NativeTool:
+        """The native form of a catalog's tool; `form` is its converted schema where that is at hand.
 
         Raises Quarantined when no provider would accept its schema.
         """
-        schema = model_schema(tool.input_schema)
+        form = form or model_schema(tool.wire.get("inputSchema"))
         return cls(
             native=native or native_name(tool.server, tool.name),
             server=tool.server,
             tool=tool.name,
-            description=_description(tool, (*schema.notes, *notes)),
-            input_schema=schema.schema,
+            description=_description(tool, form.notes),
+            input_schema=form.schema,
             annotations=tool.annotations,
             hash=tool.hash,
             definition=tool.wire,
@@ -112,15 +112,6 @@ def approx_tokens(tool: NativeTool) -> int:
     return (len(text.encode("utf-8", "replace")) + 3) // 4
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What `LoadedSet.restore` made of the records."""
-
-    tools: tuple[NativeTool, ...]
-    skipped: int
-    """Records that were damaged, repeated, or whose schema cannot be used."""
-
-
 class LoadedSet:
     """Native tools in a stable order, so that provider prompt caches hold: additions go to the end."""
 
@@ -142,6 +133,12 @@ class LoadedSet:
         self._tools[tool.native] = tool
         return old
 
+    def put(self, tool: NativeTool) -> NativeTool | None:
+        """`replace` where the native name is taken, else `add`; the tool that was there before."""
+        old = self._tools.get(tool.native)
+        self._tools[tool.native] = tool
+        return old
+
     def remove(self, native: str) -> NativeTool | None:
         """Take a tool out (`/mcp unload`); None when there is none of that name."""
         return self._tools.pop(native, None)
@@ -149,18 +146,23 @@ class LoadedSet:
     def clear(self) -> None:
         self._tools.clear()
 
-    def restore(self, records: object) -> Restored:
-        """Make the set exactly that of `records` (any JSON), in their order; damaged ones are counted."""
+    def restore(self, records: object) -> int:
+        """Make the set exactly that of `records` (any JSON), in their order.
+
+        The number of records that were left out: damaged, repeated, or with a schema that cannot be used.
+        """
+        if not isinstance(records, Iterable) or isinstance(records, (str, bytes, Mapping)):
+            records = ()
         tools: dict[str, NativeTool] = {}
         skipped = 0
-        for record in records if isinstance(records, (list, tuple)) else ():
+        for record in records:
             tool = self._restored(record)
             if tool is None or tool.native in tools:
                 skipped += 1
             else:
                 tools[tool.native] = tool
         self._tools = tools
-        return Restored(tuple(tools.values()), skipped)
+        return skipped
 
     def _restored(self, record: object) -> NativeTool | None:
         # A tool that is loaded already is not converted again: branch navigation restores often.
@@ -214,4 +216,4 @@ def _description(tool: Tool, notes: Iterable[str]) -> str:
     return "\n".join([text, *notes])
 
 
-__all__ = ["LoadedSet", "NativeTool", "Quarantined", "Restored", "approx_tokens"]
+__all__ = ["LoadedSet", "NativeTool", "approx_tokens"]

@@ -45,8 +45,6 @@ def check(output_schema: Any, result: Any) -> str | None:
         return _mismatch(output_schema, structured)
     except _OutOfTime:
         return "The structured content was too large to be checked against the tool's output schema."
-    except ImportError:
-        return None
     except Exception as error:
         # A schema that is none, a reference to another document, recursion without end: all the server's.
         if type(error).__name__ in ("_WrappedReferencingError", "Unresolvable", "RefResolutionError"):
@@ -58,12 +56,12 @@ def check(output_schema: Any, result: Any) -> str | None:
 
 def _mismatch(schema: Mapping[str, Any], structured: Any) -> str | None:
     from jsonschema.validators import Draft202012Validator, validator_for
-    from referencing.jsonschema import SPECIFICATIONS
+    from jsonschema_specifications import REGISTRY
 
     dialect = schema.get("$schema")
     known = validator_for(schema, default=Draft202012Validator) if isinstance(dialect, str) else None
     # A registry without a retrieval function: what is not in the schema itself is not found.
-    validator = _bounded(known or Draft202012Validator)(dict(schema), registry=SPECIFICATIONS)
+    validator = _bounded(known or Draft202012Validator)(dict(schema), registry=REGISTRY)
     error = next(validator.iter_errors(structured), None)
     if error is None:
         return None
