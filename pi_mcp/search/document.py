@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pi_mcp.search.words import name_terms, prose_terms
+from pi_mcp.search.actions import of_tool
+from pi_mcp.search.words import name_terms, parts, prose_terms
 
 if TYPE_CHECKING:
     from pi_mcp.catalog.records import Tool
@@ -62,7 +64,7 @@ def search_tool(
 
 
 def from_listing(entry: Mapping[str, Any]) -> SearchTool:
-    """A `SearchTool` of one dict of a labelled catalog (keys of a wire tool, `server`, `serverTitle`, `serverDescription`)."""
+    """A `SearchTool` of one dict of a labelled catalog; its keys are described at `rank`."""
     from pi_mcp.catalog.records import Tool
 
     server, name = str(entry["server"]), str(entry["name"])
@@ -108,7 +110,8 @@ class Document:
     """term → bits of `FIELDS`; a term that is missing here stands in the description alone."""
     name: tuple[str, ...]
     """Distinct terms of the name."""
-    joined: str
+    actions: int
+    """What it does, as bits of `actions`."""
 
 
 def document(tool: SearchTool, weights: FieldWeights) -> Document:
@@ -152,8 +155,8 @@ def document(tool: SearchTool, weights: FieldWeights) -> Document:
                 counts[term] = counts.get(term, 0.0) + weight
     if weights.pair:
         for terms in (name, title, first):
-            for one, two in zip(terms, terms[1:]):
+            for one, two in pairwise(terms):
                 if one != two:
                     pair = f"{one} {two}" if one < two else f"{two} {one}"
                     counts[pair] = counts.get(pair, 0.0) + weights.pair
-    return Document(counts, length, marks, tuple(dict.fromkeys(name)), "")
+    return Document(counts, length, marks, tuple(dict.fromkeys(name)), of_tool(parts(tool.name), first))

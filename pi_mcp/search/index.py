@@ -16,7 +16,7 @@ from pi_mcp.search.document import FIELDS, Document, FieldWeights, SearchTool, d
 from pi_mcp.search.names import NameTable
 from pi_mcp.search.query import Query, read_query
 from pi_mcp.search.synonyms import EXPANSIONS
-from pi_mcp.search.words import grams
+from pi_mcp.search.words import grams, name_terms
 
 if TYPE_CHECKING:
     from rank_bm25 import BM25Plus
@@ -65,7 +65,11 @@ class Tuning:
     coverage: float = 0.5
     server: float = 0.3
     pair: float = 0.5
-    alternatives_sum: float = 0.0
+    compound: float = 0.8
+    agree: float = 0.15
+    oppose: float = 0.15
+    prefix_known: float = 0.2
+    named: float = 0.2
 
 
 DEFAULT = Tuning()
@@ -300,6 +304,7 @@ class _Built:
         self.documents = documents
         self.tuning = tuning
         self.names = NameTable(tools)
+        self.server_terms = {tool.server: tuple(name_terms(tool.server)) or ("",) for tool in tools}
         self.statistics = _Statistics(documents, tuning) if documents else None
 
     def alternatives(self, term: str) -> list[tuple[str, float]]:
@@ -312,9 +317,11 @@ class _Built:
             found[term] = 1.0
         for other in statistics.with_stem(term):
             found.setdefault(other, tuning.stem)
-        if len(term) >= 3 and tuning.prefix and term.isascii():
+        known = bool(found)
+        share = tuning.prefix_known if known else tuning.prefix
+        if len(term) >= 3 and share and term.isascii():
             for other in statistics.with_prefix(term, tuning.prefixes):
-                found.setdefault(other, tuning.prefix)
+                found.setdefault(other, share)
         known = bool(found)
         if tuning.synonym:
             for (other,) in EXPANSIONS.get(term, ()):
@@ -354,6 +361,13 @@ class _Built:
                         best[number] = value
             for number, value in best.items():
                 totals[number] = totals.get(number, 0.0) + value
+        for joined, (one, two) in query.joined.items():
+            if joined in statistics.postings and joined not in query.terms:
+                share = tuning.compound * min(query.terms[one], query.terms[two])
+                used.append((joined, [(joined, share)]))
+                matched[joined] = max(share, matched.get(joined, 0.0))
+                for number, impact in statistics.impacts(joined):
+                    totals[number] = totals.get(number, 0.0) + share * impact
         if tuning.fields.pair:
             for pair in query.pairs:
                 if pair in statistics.postings:
@@ -373,6 +387,11 @@ class _Built:
             totals = {number: value for number, value in totals.items() if admit(self.tools[number])}
         window = heapq.nsmallest(max(WINDOW, limit), totals, key=lambda number: (-totals[number], number))
         idf = statistics.idf
+        tuning = self.tuning
+        servers_named = {
+            server: all(term in matched and matched[term] >= 0.6 for term in terms)
+            for server, terms in self.server_terms.items()
+        }
         final: dict[int, float] = {}
         for number in window:
             each = self.documents[number]
@@ -382,7 +401,11 @@ class _Built:
                 for term in each.name:
                     whole += idf[term]
                     part += idf[term] * min(1.0, matched.get(term, 0.0))
-                value *= 1 + self.tuning.coverage * part / whole
+                value *= 1 + tuning.coverage * part / whole
+            if query.actions and each.actions:
+                value *= 1 + tuning.agree if query.actions & each.actions else 1 - tuning.oppose
+            if servers_named.get(self.tools[number].server):
+                value *= 1 + tuning.named
             final[number] = value
         order = sorted(window, key=lambda number: (-final[number], number))
         exact = [number for number in self.names.written(text, final) if admit(self.tools[number])]
@@ -412,7 +435,7 @@ class _Built:
                     continue
                 value = (
                     share
-                    * query.terms[term]
+                    * query.terms.get(term, 1.0)
                     * statistics.idf[other]
                     * (statistics.bm25.k1 + 1)
                     * frequency

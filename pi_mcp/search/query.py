@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
+from pi_mcp.search.actions import of_query
 from pi_mcp.search.words import prose_terms
 
 # Values of arguments, not words for a tool: placeholders, quotations, addresses, paths, identifiers, numbers.
@@ -17,6 +19,16 @@ _VALUE = re.compile(
     r"|(?<![\w])(?:~|\.{1,2})?/[\w.\-]+(?:/[\w.\-]*)*|\b[0-9a-f]{8}-[0-9a-f-]{20,}\b|(?<![\w.])\d[\d.,:/-]*(?![\w])"
 )
 VALUE_WEIGHT = 0.3
+SOFT_WEIGHT = 0.3
+SOFT_WORDS = frozenset(
+    """
+    about all also already available based best certain current currently detail different exist existing following
+    general give given good help include including information kind know lot make many name new now only one other
+    particular possible provide provided recent related right show similar simple single some specific specified
+    tell thing time today tool try two use used useful user using various way well work
+    """.split()
+)
+"""Words that many sentences hold for no reason of the tool's; rare in a small catalog, they would outweigh its subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +37,9 @@ class Query:
 
     terms: dict[str, float]
     pairs: tuple[str, ...]
+    joined: dict[str, tuple[str, str]]
+    """Two neighbouring terms written as one word → the two."""
+    actions: int
 
 
 def read_query(text: str) -> Query:
@@ -38,13 +53,15 @@ def read_query(text: str) -> Query:
         last = value.end()
     _take(text[last:], 1.0, terms, sequence)
     pairs = []
-    for one, two in zip(sequence, sequence[1:]):
+    for one, two in pairwise(sequence):
         if one != two:
             pairs.append(f"{one} {two}" if one < two else f"{two} {one}")
-    return Query(terms, tuple(dict.fromkeys(pairs)))
+    joined = {one + two: (one, two) for one, two in pairwise(sequence) if one.isascii() and two.isascii()}
+    return Query(terms, tuple(dict.fromkeys(pairs)), joined, of_query(sequence, text))
 
 
 def _take(text: str, weight: float, terms: dict[str, float], sequence: list[str]) -> None:
     for term in prose_terms(text):
-        terms[term] = max(weight, terms.get(term, 0.0))
+        share = weight * SOFT_WEIGHT if term in SOFT_WORDS else weight
+        terms[term] = max(share, terms.get(term, 0.0))
         sequence.append(term)
