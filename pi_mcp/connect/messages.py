@@ -1,0 +1,179 @@
+"""JSON-RPC messages as HTTP servers send them: bodies and event streams, taken apart and put into the SDK's shape.
+
+Comes in: bytes and JSON texts. Goes out: events, and messages that the SDK can read. It does no I/O, and it
+never raises for a server's nonsense but `TooLarge` and ValueError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pi_mcp.connect.faults import RequestId
+
+LARGEST_MESSAGE = 64 * 1024 * 1024
+"""Bytes of one JSON body or of one event's data, after decompression (DESIGN §5)."""
+
+
+class TooLarge(Exception):
+    """More bytes than a message may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event (WHATWG HTML §9.2). `id` is None where the event itself names none."""
+
+    name: str
+    data: str
+    id: str | None
+    retry: float | None
+    """Seconds."""
+
+
+class EventParser:
+    """Bytes of an event stream to events; lines end in CR, LF or CRLF. Raises `TooLarge` beyond `limit` bytes."""
+
+    def __init__(self, limit: int = LARGEST_MESSAGE) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._line_size = 0
+        self._size = 0
+        self._after_cr = False
+        self._first = True
+        self._clear()
+
+    def _clear(self) -> None:
+        self._data: list[bytes] = []
+        self._name = ""
+        self._id: str | None = None
+        self._retry: float | None = None
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that `chunk` completes."""
+        if self._after_cr and chunk:
+            if chunk.startswith(b"\n"):
+                chunk = chunk[1:]
+            self._after_cr = False
+        if not chunk:
+            return
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *rest = chunk.split(b"\n")
+        self._append(first)
+        for piece in rest:
+            line = b"".join(self._pieces)
+            self._pieces.clear()
+            self._line_size = 0
+            event = self._line(line)
+            if event is not None:
+                yield event
+            self._append(piece)
+
+    def _append(self, piece: bytes) -> None:
+        if piece:
+            self._line_size += len(piece)
+            if self._size + self._line_size > self._limit + 64:
+                raise TooLarge
+            self._pieces.append(piece)
+
+    def _line(self, line: bytes) -> Event | None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if not line:
+            event = None
+            if self._data or self._id is not None or self._retry is not None:
+                data = b"\n".join(self._data).decode("utf-8", "replace")
+                event = Event(self._name or "message", data, self._id, self._retry)
+            self._clear()
+            return event
+        if line.startswith(b":"):
+            return None
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._size += len(value) + 1
+            self._data.append(value)
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif field == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
+        elif field == b"retry" and value.isdigit() and len(value) < 10:
+            self._retry = int(value) / 1000
+        return None
+
+
+def same_id(one: object, other: object) -> bool:
+    """Whether two ids are one, as the protocol's peers mean it: "1" and 1."""
+    return not isinstance(one, bool) and isinstance(one, int | str) and str(one) == str(other)
+
+
+def is_message(value: object) -> bool:
+    """Whether a JSON value has the shape of a JSON-RPC message that the SDK can read (B070, B071)."""
+    if not isinstance(value, dict):
+        return False
+    ident = value.get("id")
+    named = isinstance(ident, int | str) and not isinstance(ident, bool)
+    if isinstance(value.get("method"), str):
+        params = value.get("params")
+        return (named or "id" not in value) and (params is None or isinstance(params, dict))
+    if "result" in value:
+        return named
+    return "error" in value and (named or ident is None)
+
+
+def is_answer(value: Mapping[str, Any]) -> bool:
+    """Whether a message is a result or an error."""
+    return "method" not in value and ("result" in value or "error" in value)
+
+
+def normalized(message: Mapping[str, Any], request_id: RequestId | None = None) -> dict[str, Any] | None:
+    """A message in the exact shape that the SDK reads, or None when a result is no object.
+
+    Some servers leave `jsonrpc` out, spell the id as a string, or give an error as bare text.
+    """
+    out = dict(message)
+    out["jsonrpc"] = "2.0"
+    if not is_answer(out):
+        if out.get("params", 0) is None:
+            del out["params"]
+        return out
+    if request_id is not None:
+        out["id"] = request_id
+    if "error" in out and out["error"] is not None:
+        error = out["error"]
+        if not isinstance(error, dict):
+            error = {"message": error}
+        code, text = error.get("code"), error.get("message")
+        out["error"] = {
+            **error,
+            "code": code if isinstance(code, int) and not isinstance(code, bool) else -32603,
+            "message": text if isinstance(text, str) else "",
+        }
+        out.pop("result", None)
+        return out
+    out.pop("error", None)
+    result = out.get("result")
+    if result is None:
+        out["result"] = {}
+    elif not isinstance(result, dict):
+        return None
+    return out
+
+
+def decoded(text: str | bytes) -> Any:
+    """JSON of any depth and any text; raises ValueError where it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def encoded(message: Mapping[str, Any]) -> bytes:
+    """A message as one line of UTF-8; halves of surrogate pairs, which are no text, become U+FFFD."""
+    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()

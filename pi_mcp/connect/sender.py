@@ -1,0 +1,494 @@
+"""One HTTP request to one configured server: headers, cookies, proxy, TLS and redirects.
+
+Comes in: a method, headers and a body. Goes out: the server's answer with its body unread, or `RequestFailed`
+with the facts. It never follows a redirect to another origin or out of TLS, never turns certificate checks off,
+never sends a request again after a byte of it may have arrived, and puts no address with its query, no header
+and no exception text into a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pi_mcp._version import __version__
+from pi_mcp.connect.faults import Fault
+from pi_mcp.connect.messages import TooLarge
+from pi_mcp.text import Redactor, clean_line
+
+if TYPE_CHECKING:
+    import httpx2
+
+LONGEST_SILENCE = 660.0
+"""Seconds without a byte on a request's response. Above the cap of any call, so that it never ends one early
+(report B101); it only frees the socket of a request that nobody waits for."""
+REDIRECTS = 5
+KEEPALIVE = 4.0
+"""Seconds that an idle socket is kept: less than the five after which most servers close theirs, since a
+request that crosses the closing is lost and its outcome unknown."""
+
+# What the transport itself decides; a configured header of this name would break the protocol or the framing.
+_OWN_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
+    | {"expect", "accept", "content-type", "last-event-id"}
+    | {"mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"}
+)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNSAFE_VALUE = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+_CERTIFICATE_FAULTS = {
+    9: "the certificate is not valid yet",
+    10: "the certificate has expired",
+    18: "the certificate is self-signed and not trusted here",
+    19: "the certificate chain ends in an authority that is not trusted here",
+    20: "the certificate's authority is not known here",
+    21: "the certificate's authority is not known here",
+    62: "the certificate is for another host name",
+    64: "the certificate is for another address",
+}
+
+
+class Credentials(Protocol):
+    """Headers that may change while a connection lives: an OAuth token, a header from a command."""
+
+    async def headers(self) -> Mapping[str, str]:
+        """The headers to send now."""
+
+    async def refused(self, status: int, challenges: tuple[str, ...]) -> bool:
+        """After a 401: True when `headers` now gives something new, so that the request is sent once more."""
+
+
+class RequestFailed(Exception):
+    """Why this request got no answer."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.kind)
+        self.fault = fault
+
+
+def header_problem(name: str, value: str) -> str | None:
+    """Why a configured header cannot be sent, in a sentence without the value; None when it can."""
+    if not _TOKEN.fullmatch(name):
+        return "A header name holds characters that HTTP does not allow."
+    if _UNSAFE_VALUE.search(value) or value != value.strip("\r\n"):
+        return f"The value of header `{name}` holds a line break or a control character."
+    return None
+
+
+def owned_by_transport(name: str) -> bool:
+    """Whether the transport sets this header itself, so that a configured one is left out."""
+    lower = name.lower()
+    return lower in _OWN_HEADERS or lower.startswith("mcp-param-")
+
+
+def retry_after(value: str | None, now: float | None = None) -> float | None:
+    """Seconds of a `Retry-After` header, given as seconds or as a date (RFC 9110 §10.2.3); None if unreadable."""
+    if not value:
+        return None
+    value = value.strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    base = datetime.now(UTC).timestamp() if now is None else now
+    return max(0.0, round(moment.timestamp() - base, 3))
+
+
+def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> str | None:
+    """The proxy's URL that `environ` names for this address, or None. Lower-case names win, as in curl.
+
+    An upper-case HTTP_PROXY is ignored under CGI, where a request header could have set it (CVE-2016-5385).
+    """
+
+    def variable(name: str) -> str:
+        upper = "" if name == "http_proxy" and "REQUEST_METHOD" in environ else environ.get(name.upper(), "")
+        return (environ.get(name) or upper).strip()
+
+    proxy = variable(f"{scheme}_proxy") or variable("all_proxy")
+    if not proxy or _bypasses(host.lower(), port, variable("no_proxy")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _bypasses(host: str, port: int, no_proxy: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        address = None
+    for entry in re.split(r"[\s,]+", no_proxy.lower()):
+        if not entry:
+            continue
+        if entry == "*":
+            return True
+        name, colon, digits = entry.rpartition(":")
+        if colon and digits.isdigit() and (":" not in name or name.endswith("]")):
+            if int(digits) != port:
+                continue
+            entry = name
+        entry = entry.strip("[]")
+        if address is not None:
+            try:
+                if address in ipaddress.ip_network(entry, strict=False):
+                    return True
+            except ValueError:
+                pass
+            continue
+        entry = entry.removeprefix("*").removeprefix(".")
+        if entry and (host == entry or host.endswith("." + entry)):
+            return True
+    return False
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and everything that led to it; groups are opened."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        if isinstance(current, BaseExceptionGroup):
+            waiting.extend(current.exceptions)
+        waiting.extend((current.__cause__, current.__context__))
+
+
+def fault_of(error: BaseException, *, sent: bool, address: str, answered: bool = False) -> Fault:
+    """What a network error means, in our words. `sent`: a byte of the request may have left this machine."""
+    import httpx2
+
+    executed: Any = "unknown" if sent else "no"
+    causes = list(_causes(error))
+
+    def fault(kind: str, detail: str = address) -> Fault:
+        return Fault(kind, executed=executed, detail=detail)
+
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            words = _CERTIFICATE_FAULTS.get(cause.verify_code, "the certificate could not be verified")
+            return fault("tls", f"{address}: {words}")
+    if isinstance(error, httpx2.ProxyError):
+        return fault("proxy")
+    if not sent:
+        for cause in causes:
+            if isinstance(cause, socket.gaierror):
+                return fault("dns", address.rpartition(":")[0])
+            if isinstance(cause, ConnectionRefusedError):
+                return fault("refused")
+            if isinstance(cause, ssl.SSLError):
+                plain = cause.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+                words = "the port does not speak TLS" if plain else "the handshake failed"
+                return fault("tls", f"{address}: {words}")
+        if isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout):
+            return fault("connect_timeout")
+        if isinstance(error, httpx2.NetworkError | OSError):
+            return fault("unreachable")
+    if isinstance(error, httpx2.TimeoutException):
+        return fault("no_response")
+    if isinstance(error, httpx2.DecodingError):
+        return fault("malformed")
+    # h11 says "Server disconnected" for a clean close; anything else before the headers is no HTTP at all.
+    if isinstance(error, httpx2.RemoteProtocolError) and not answered and "disconnected" not in str(error):
+        return fault("not_mcp", f"{address} does not speak HTTP")
+    return fault("reset")
+
+
+_contexts: dict[tuple[str, str], ssl.SSLContext] = {}
+
+
+def _build_context(cert_file: str, cert_dir: str) -> ssl.SSLContext:
+    if cert_file or cert_dir:
+        return ssl.create_default_context(cafile=cert_file or None, capath=cert_dir or None)
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+async def shared_context(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """The TLS context of all connections with the same SSL_CERT_FILE and SSL_CERT_DIR (report B062).
+
+    Built once, in a thread: it reads a few hundred certificates, about 50 ms. Raises OSError (`ssl.SSLError`
+    is one) where the variables name nothing usable.
+    """
+    key = (environ.get("SSL_CERT_FILE", ""), environ.get("SSL_CERT_DIR", ""))
+    context = _contexts.get(key)
+    if context is None:
+        context = await asyncio.to_thread(_build_context, *key)
+        context = _contexts.setdefault(key, context)
+    return context
+
+
+def plain_context() -> ssl.SSLContext:
+    """For addresses without TLS: trusts nobody, so that it could not be used by mistake; costs nothing."""
+    context = _contexts.get(("", "\0"))
+    if context is None:
+        context = _contexts.setdefault(("", "\0"), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Where an answer points, and whether a request with credentials may follow."""
+
+    status: int
+    location: httpx2.URL | None
+    refusal: str | None
+
+
+def judge_redirect(sent: httpx2.URL, status: int, location: str | None) -> Redirect | None:
+    """Whether a redirect is followed: 307 and 308 within the origin, or from http to https on default ports.
+
+    None for an answer that is no redirect. `refusal` names both addresses without userinfo and query
+    (reports B058, B059, B061).
+    """
+    if status not in (301, 302, 303, 307, 308):
+        return None
+    import httpx2
+
+    try:
+        target = sent.join(location or "")
+    except (httpx2.InvalidURL, ValueError):
+        target = None
+    if not location or target is None or target.scheme not in ("http", "https") or not target.host:
+        return Redirect(status, None, f"HTTP {status} from {shown(sent)}, without a usable address")
+    ways = f"HTTP {status} from {shown(sent)} to {shown(target)}"
+    same = (sent.scheme, sent.host, sent.port) == (target.scheme, target.host, target.port)
+    upgrade = (
+        (sent.scheme, target.scheme) == ("http", "https")
+        and sent.host == target.host
+        and sent.port is None
+        and target.port is None
+    )
+    refusal = None
+    if (sent.scheme, target.scheme) == ("https", "http"):
+        better = shown(target.copy_with(scheme="https"))
+        refusal = f"{ways}: credentials would go out in clear; try {better} as `url`"
+    elif not (same or upgrade):
+        refusal = f"{ways}: another origin"
+    elif status < 307:
+        refusal = f"{ways}: a sign-in page? Check `url` and the login"
+    elif target.userinfo and target.userinfo != sent.userinfo:
+        refusal = f"{ways}: the address brings a login of its own"
+    return Redirect(status, target, refusal)
+
+
+def shown(url: httpx2.URL) -> str:
+    """An address for a message: without userinfo, query and fragment, which may hold secrets."""
+    return clean_line(str(url.copy_with(userinfo=b"", query=None, fragment=None)), 120)
+
+
+class Sender:
+    """Sends requests to the configured address: headers, cookies, proxy, TLS, redirects."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        environ: Mapping[str, str],
+        redactor: Redactor,
+        connect_timeout: float,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`url` and `headers` are checked and revealed; `connect_timeout` in seconds.
+
+        Raises httpx2.InvalidURL.
+        """
+        import httpx2
+
+        parsed = httpx2.URL(url)
+        self._headers = {name: value for name, value in headers.items() if not owned_by_transport(name)}
+        self.url = parsed.copy_with(userinfo=b"", fragment=None)
+        self._environ = environ
+        self._redactor = redactor
+        self._connect_timeout = connect_timeout
+        self._credentials = credentials
+        self._cookies = httpx2.Cookies()
+        self._inner: dict[tuple[str, str | None], httpx2.AsyncHTTPTransport] = {}
+
+    @property
+    def address(self) -> str:
+        """Host and port, for messages."""
+        return self._address(self.url)
+
+    @staticmethod
+    def _address(url: httpx2.URL) -> str:
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        return clean_line(f"{host}:{url.port or (443 if url.scheme == 'https' else 80)}", 120)
+
+    async def send(
+        self,
+        method: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None = None,
+        *,
+        url: httpx2.URL | None = None,
+        silence: float | None = LONGEST_SILENCE,
+    ) -> httpx2.Response:
+        """The answer to one request, its body unread. Raises `RequestFailed`; whoever gets it closes it.
+
+        A 401 is shown to the credentials once, and the request sent again where these changed: the answer
+        proves that it was not executed.
+        """
+        headers = list(headers)
+        repeated = False
+        while True:
+            response = await self._follow(method, headers, body, url or self.url, silence)
+            if response.status_code != 401 or repeated or self._credentials is None:
+                return response
+            repeated = True
+            challenges = tuple(response.headers.get_list("www-authenticate"))
+            try:
+                renewed = await self._credentials.refused(401, challenges)
+            except BaseException:
+                await response.aclose()
+                raise
+            if not renewed:
+                return response
+            await response.aclose()
+
+    async def _follow(
+        self,
+        method: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        url: httpx2.URL,
+        silence: float | None,
+    ) -> httpx2.Response:
+        for _ in range(REDIRECTS + 1):
+            response = await self._once(method, headers, body, url, silence)
+            redirect = judge_redirect(url, response.status_code, response.headers.get("location"))
+            if redirect is None:
+                return response
+            await response.aclose()
+            if redirect.refusal is not None or redirect.location is None:
+                raise self._failed(
+                    Fault("redirect", status=redirect.status, executed="no", detail=str(redirect.refusal))
+                )
+            if redirect.status == 308 and url == self.url:
+                self.url = redirect.location  # permanent: spare the detour from now on
+            url = redirect.location
+        raise self._failed(Fault("redirect", executed="no", detail=f"more than {REDIRECTS} times, in a circle"))
+
+    async def _once(
+        self,
+        method: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        url: httpx2.URL,
+        silence: float | None,
+    ) -> httpx2.Response:
+        import httpx2
+
+        sent = False
+
+        async def trace(event: str, info: Mapping[str, Any]) -> None:
+            nonlocal sent
+            if event.endswith("send_request_headers.started"):
+                sent = sent or getattr(info.get("request"), "method", b"") != b"CONNECT"
+
+        merged = httpx2.Headers([("User-Agent", f"pi-mcp/{__version__}")])
+        merged.update(self._headers)
+        if self._credentials is not None:
+            merged.update(dict(await self._credentials.headers()))
+        for name, value in headers:
+            merged[name] = value
+        request = httpx2.Request(
+            method,
+            url,
+            headers=merged,
+            content=body,
+            extensions={
+                "trace": trace,
+                "timeout": {
+                    "connect": self._connect_timeout,
+                    "read": silence,
+                    "write": LONGEST_SILENCE,
+                    "pool": None,
+                },
+            },
+        )
+        self._cookies.set_cookie_header(request)
+        transport = await self._transport(url)
+        try:
+            response = await transport.handle_async_request(request)
+        except (httpx2.TransportError, OSError, ssl.SSLError) as error:
+            raise self._failed(fault_of(error, sent=sent, address=self._address(url))) from None
+        except httpx2.InvalidURL:
+            raise self._failed(Fault("not_mcp", executed="no", detail="the address is not usable")) from None
+        response.request = request
+        self._cookies.extract_cookies(response)
+        return response
+
+    async def _transport(self, url: httpx2.URL) -> httpx2.AsyncHTTPTransport:
+        import httpx2
+
+        port = url.port or (443 if url.scheme == "https" else 80)
+        proxy_url = proxy_for(url.scheme, url.host, port, self._environ)
+        key = (url.scheme, proxy_url)
+        found = self._inner.get(key)
+        if found is not None:
+            return found
+        try:
+            secure = url.scheme == "https" or (proxy_url or "").startswith("https:")
+            context = await shared_context(self._environ) if secure else plain_context()
+        except OSError:
+            raise self._failed(
+                Fault("tls", executed="no", detail="SSL_CERT_FILE or SSL_CERT_DIR holds no usable certificates")
+            ) from None
+        try:
+            # httpx2 takes a proxy's login out of its URL.
+            proxy = (
+                httpx2.Proxy(proxy_url, ssl_context=context if proxy_url.startswith("https:") else None)
+                if proxy_url
+                else None
+            )
+            transport = httpx2.AsyncHTTPTransport(
+                verify=context,
+                trust_env=False,
+                proxy=proxy,
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE),
+            )
+        except (ValueError, ImportError, httpx2.InvalidURL):
+            raise self._failed(
+                Fault("proxy", executed="no", detail="the proxy's address or kind is not supported")
+            ) from None
+        return self._inner.setdefault(key, transport)
+
+    def _failed(self, fault: Fault) -> RequestFailed:
+        return RequestFailed(replace(fault, detail=self._redactor(fault.detail)))
+
+    async def aclose(self) -> None:
+        for transport in self._inner.values():
+            with contextlib.suppress(Exception):
+                await transport.aclose()
+        self._inner.clear()
+
+
+async def read_body(response: httpx2.Response, limit: int) -> bytes:
+    """The decoded body; raises `TooLarge` beyond `limit` bytes, and what the network raises for a short one."""
+    size = 0
+    parts: list[bytes] = []
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > limit:
+            raise TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+def media_type(response: httpx2.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
