@@ -430,7 +430,7 @@ class Session:
         targets = self._targets(server)
         catalogs, not_searched = await self._catalogs(targets)
         if server is None:
-            not_searched = (*not_searched, *self._unusable())
+            not_searched = (*not_searched, *self.unusable())
         found = self._rank(query, limit, catalogs)
         loaded, already, hits = self._load(found) if load else ([], self._already(found), found)
         if loaded:
@@ -639,7 +639,7 @@ class Session:
         ]
         if not unknown:
             return ()
-        discovery = await self.plugin.catalogs.discover(unknown, wait=wait, on_progress=self._show_discovery)
+        discovery = await self.plugin.catalogs.discover(unknown, wait=wait, on_progress=self.show_discovery)
         before = len(self._loaded.tools)
         self._load_always(discovery.catalogs)
         if len(self._loaded.tools) != before:
@@ -726,7 +726,7 @@ class Session:
             )
         return [server]
 
-    def _unusable(self) -> tuple[Diagnostic, ...]:
+    def unusable(self) -> tuple[Diagnostic, ...]:
         """Entries that a search leaves out although a person may expect them: invalid, or waiting for trust."""
         return tuple(
             entry.diagnostic or failure_of_entry(entry).diagnostic
@@ -740,7 +740,7 @@ class Session:
         unknown = [name for name in targets if name not in known]
         if not unknown:
             return known, ()
-        discovery = await self.plugin.catalogs.discover(unknown, wait=SEARCH_WAIT, on_progress=self._show_discovery)
+        discovery = await self.plugin.catalogs.discover(unknown, wait=SEARCH_WAIT, on_progress=self.show_discovery)
         merged = {**known, **discovery.catalogs}
         for catalog in discovery.catalogs.values():
             self.plugin._put_in_index(catalog)
@@ -832,7 +832,7 @@ class Session:
 
         return show
 
-    def _show_discovery(self, server: str, done: int, total: int) -> None:
+    def show_discovery(self, server: str, done: int, total: int) -> None:
         self.host.progress(f"Asking {server} for its tools", done, total)
 
     def _loaded_by_any_name(self, name: str) -> NativeTool | None:
