@@ -46,7 +46,8 @@ def private_dir(path: Path) -> Path:
 
     Raises ConfigurationError when `path` is a symbolic link, not a directory, or belongs to someone else.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # a file or a dangling link: the next lines say so
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
         raise failure(
@@ -144,11 +145,14 @@ def read_private(path: Path, limit: int) -> bytes | None:
         if error.errno in (errno.ELOOP, errno.ENXIO, getattr(errno, "EMLINK", errno.ELOOP)):
             return None
         raise
-    with os.fdopen(fd, "rb") as file:
+    try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
             return None
-        data = file.read(limit + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
     return data if len(data) <= limit else None
 
 

@@ -233,6 +233,7 @@ class Catalogs:
             return server.catalog
         catalog = await self._now(server)
         # A discovery that was joined may have begun before the change that made the listing due.
+        server = self._allowed(name, "list")
         if server.stale or server.generation != self._connections.get(name).generation:
             catalog = await self._now(server)
         return catalog
@@ -295,7 +296,7 @@ class Catalogs:
         )
 
     def _resolve(self, server: _Server) -> ResolvedServer:
-        from pi_mcp.config import resolve
+        from pi_mcp.config.resolve import resolve
 
         return resolve(server.definition, self._configuration)
 

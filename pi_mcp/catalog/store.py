@@ -2,17 +2,20 @@
 
 Comes in: a resolved server and the catalog of a listing. Goes out: that catalog again, for 24 hours or the
 smaller time that the server stated. It never connects, never raises for what lies on the disk, never follows
-a symbolic link, and writes no value of a header, variable or argument: the file's name is a keyed digest.
+a symbolic link, and writes no secret: the file's name is a keyed digest, and where a server repeats a value that
+it was given (a token printed into a description), a keyed digest stands in the file for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import math
+import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pi_mcp import files
 from pi_mcp.catalog.records import DAY, Catalog, Tool
 from pi_mcp.errors import PiMcpError
+from pi_mcp.text import redact
 
 if TYPE_CHECKING:
     from pi_mcp.config import ResolvedServer
@@ -83,17 +87,25 @@ class CatalogStore:
         """Replace the server's file; True when it was written.
 
         A partial catalog is not written, and the older file goes: it is no longer what the server says. The
-        same holds for a listing that repeats one of the server's own secrets. False too when the directory
-        cannot be used; the caller keeps what it has in memory.
+        same holds for a listing that repeats the output of a `!command`, which nobody has when the file is
+        read. False too when the directory cannot be used; the caller keeps what it has in memory.
         """
-        path = self._path(resolved)
-        if path is None:
+        path, key = self._path(resolved), self._key()
+        if path is None or key is None:
             return False
         try:
-            if not catalog.complete or _repeats_a_secret(resolved, catalog):
+            document = _document(catalog)
+            texts = "\n".join(_strings(document))
+            masked = resolved.redactor(texts) != texts
+            if masked:
+                document = _mapped(document, _Mask(key, resolved.redactor.values).hide) | {"masked": True}
+                texts = "\n".join(_strings(document))
+            if not catalog.complete or (resolved.commands and redact(texts) != texts):
                 files.remove(path)
                 return False
-            files.write_private(path, _encode(catalog))
+            # ASCII: a lone surrogate in a server's text survives as an escape and cannot break the encoding.
+            data = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()
+            files.write_private(path, data)
         except (OSError, PiMcpError, ValueError, RecursionError):
             return False
         return True
@@ -125,7 +137,7 @@ class CatalogStore:
 
         Two resolved servers with one name may share a catalog.
         """
-        from pi_mcp.config import fingerprint
+        from pi_mcp.config.fingerprint import fingerprint
 
         key = self._key()
         if key is None:
@@ -146,7 +158,7 @@ class CatalogStore:
             data = files.read_private(path, FILE_LIMIT)
         except OSError:
             return None
-        catalog = None if data is None else _decode(data, resolved.definition.name)
+        catalog = None if data is None else _decode(data, resolved, self._key() or b"")
         if catalog is None or catalog.fetched_at > now + _CLOCK_SLACK:
             return None
         files.touch(path)
@@ -175,25 +187,56 @@ def _make_key(directory: Path) -> bytes:
         return key
 
 
-def _repeats_a_secret(resolved: ResolvedServer, catalog: Catalog) -> bool:
-    """Whether a server's own texts hold a secret that it was given (a token printed into a description)."""
-    texts: list[str] = [catalog.instructions or "", catalog.title or "", *catalog.notes]
-    stack: list[Any] = [tool.wire for tool in catalog.tools]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            texts.append(value)
-        elif isinstance(value, Mapping):
-            texts.extend(key for key in value if isinstance(key, str))
-            stack.extend(value.values())
-        elif isinstance(value, list | tuple):
-            stack.extend(value)
-    text = "\n".join(texts)
-    return resolved.redactor(text) != text
+class _Mask:
+    """Stands keyed digests for secret values, and the values for the digests again."""
+
+    _MARK = re.compile("\x01pi-mcp:([0-9a-f]{32})\x02")
+
+    def __init__(self, key: bytes, values: Collection[str]) -> None:
+        self._marks = {
+            value: hmac.new(key, b"mask\0" + value.encode(errors="surrogatepass"), "sha256").hexdigest()[:32]
+            for value in values
+        }
+        self._values = {mark: value for value, mark in self._marks.items()}
+        longest_first = sorted(values, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) if values else "(?!)")
+
+    def hide(self, text: str) -> str:
+        if self._MARK.search(text):
+            raise ValueError("a text that looks masked already")
+        return self._pattern.sub(lambda found: f"\x01pi-mcp:{self._marks[found[0]]}\x02", text)
+
+    def show(self, text: str) -> str:
+        """Raises KeyError for the digest of a value that is not there any more."""
+        return self._MARK.sub(lambda found: self._values[found[1]], text)
 
 
-def _encode(catalog: Catalog) -> bytes:
-    document = {
+def _strings(value: Any) -> Iterator[str]:
+    """Every text within a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield key
+            yield from _strings(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strings(part)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with every text changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): _mapped(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_mapped(part, change) for part in value]
+    return value
+
+
+def _document(catalog: Catalog) -> dict[str, Any]:
+    return {
         "version": VERSION,
         "server": catalog.server,
         "fetchedAt": catalog.fetched_at,
@@ -206,15 +249,16 @@ def _encode(catalog: Catalog) -> bytes:
         "notes": list(catalog.notes),
         "tools": [dict(tool.wire) for tool in catalog.tools],
     }
-    # ASCII: a lone surrogate in a server's text survives as an escape and cannot break the encoding.
-    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()
 
 
-def _decode(data: bytes, server: str) -> Catalog | None:
-    """The catalog of a file's bytes, None when anything about them is not as `_encode` writes it."""
+def _decode(data: bytes, resolved: ResolvedServer, key: bytes) -> Catalog | None:
+    """The catalog of a file's bytes, None when anything about them is not as `save` writes it."""
+    server = resolved.definition.name
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):
+        if isinstance(document, dict) and document.get("masked") is True:
+            document = _mapped(document, _Mask(key, resolved.redactor.values).show)
+    except (ValueError, RecursionError, KeyError):
         return None
     if not isinstance(document, dict) or document.get("version") != VERSION or document.get("server") != server:
         return None
