@@ -92,7 +92,7 @@ class FieldWeights:
     server: float = 1.5
     server_description: float = 0.0
     keywords: float = 1.5
-    pair: float = 0.0
+    pair: float = 1.0
     length: int = 250
 
 

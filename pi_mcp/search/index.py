@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pi_mcp.search.document import FIELDS, Document, FieldWeights, SearchTool, document
 from pi_mcp.search.names import NameTable
-from pi_mcp.search.query import Query, read_query
+from pi_mcp.search.query import Query, clauses, read_query
 from pi_mcp.search.synonyms import EXPANSIONS
 from pi_mcp.search.words import grams, name_terms
 
@@ -64,12 +64,21 @@ class Tuning:
     typo: float = 0.7
     coverage: float = 0.5
     server: float = 0.3
-    pair: float = 0.5
+    pair: float = 0.25
     compound: float = 0.8
     agree: float = 0.15
     oppose: float = 0.15
     prefix_known: float = 0.2
     named: float = 0.2
+    acronym: float = 0.5
+    synonym_by_stem: bool = True
+    phrase: float = 0.6
+    home: float = 1.0
+    clause: float = 1.0
+    clause_power: float = 1.0
+    clause_min: float = 0.3
+    clause_weak: float = 0.5
+    synonym_unknown: float = 0.6
 
 
 DEFAULT = Tuning()
@@ -108,6 +117,7 @@ class _Statistics:
                     postings[term].append(number)
                 except KeyError:
                     postings[term] = [number]
+        self.marks_name = {term for each in documents for term in each.name}
         self._impacts: dict[str, list[tuple[int, float]]] = {}
         self._sorted: list[str] | None = None
         self._stems: dict[str, list[str]] | None = None
@@ -204,6 +214,11 @@ def stem(word: str) -> str:
     if len(word) > 4 and word[-1] == word[-2]:
         word = word[:-1]
     return word
+
+
+_BY_STEM: dict[str, tuple[str, ...]] = {}
+for _term, _others in EXPANSIONS.items():
+    _BY_STEM.setdefault(stem(_term), _others)
 
 
 class Index:
@@ -305,6 +320,7 @@ class _Built:
         self.tuning = tuning
         self.names = NameTable(tools)
         self.server_terms = {tool.server: tuple(name_terms(tool.server)) or ("",) for tool in tools}
+        self.server_sets = {server: frozenset(terms) for server, terms in self.server_terms.items()}
         self.statistics = _Statistics(documents, tuning) if documents else None
 
     def alternatives(self, term: str) -> list[tuple[str, float]]:
@@ -324,9 +340,12 @@ class _Built:
                 found.setdefault(other, share)
         known = bool(found)
         if tuning.synonym:
-            for (other,) in EXPANSIONS.get(term, ()):
+            others = EXPANSIONS.get(term)
+            if others is None and tuning.synonym_by_stem:
+                others = _BY_STEM.get(stem(term), ())
+            for other in others or ():
                 if other in postings:
-                    found[other] = max(found.get(other, 0.0), tuning.synonym)
+                    found[other] = max(found.get(other, 0.0), tuning.synonym if known else tuning.synonym_unknown)
         if not known and len(term) >= 4 and tuning.typo:
             for other, likeness in statistics.similar(term)[:3]:
                 found.setdefault(other, tuning.typo * likeness)
@@ -341,26 +360,7 @@ class _Built:
         matched: dict[str, float] = {}
         used: list[tuple[str, list[tuple[str, float]]]] = []
         for term, weight in query.terms.items():
-            options = self.alternatives(term)
-            used.append((term, options))
-            for other, share in options:
-                if share * weight > matched.get(other, 0.0):
-                    matched[other] = share * weight
-            if len(options) == 1:
-                other, share = options[0]
-                factor = share * weight
-                for number, impact in statistics.impacts(other):
-                    totals[number] = totals.get(number, 0.0) + factor * impact
-                continue
-            best: dict[int, float] = {}
-            for other, share in options:
-                factor = share * weight
-                for number, impact in statistics.impacts(other):
-                    value = factor * impact
-                    if value > best.get(number, 0.0):
-                        best[number] = value
-            for number, value in best.items():
-                totals[number] = totals.get(number, 0.0) + value
+            self.add(term, weight, self.alternatives(term), totals, matched, used)
         for joined, (one, two) in query.joined.items():
             if joined in statistics.postings and joined not in query.terms:
                 share = tuning.compound * min(query.terms[one], query.terms[two])
@@ -368,6 +368,17 @@ class _Built:
                 matched[joined] = max(share, matched.get(joined, 0.0))
                 for number, impact in statistics.impacts(joined):
                     totals[number] = totals.get(number, 0.0) + share * impact
+        if tuning.acronym:
+            for acronym in query.acronyms:
+                if acronym in statistics.marks_name and acronym not in query.terms:
+                    share = tuning.acronym
+                    used.append((acronym, [(acronym, share)]))
+                    matched[acronym] = max(share, matched.get(acronym, 0.0))
+                    for number, impact in statistics.impacts(acronym):
+                        totals[number] = totals.get(number, 0.0) + share * impact
+        for phrase, others in query.phrases if tuning.phrase else ():
+            options = [(other, tuning.phrase) for other in others if other in statistics.postings]
+            self.add(phrase, 1.0, options, totals, matched, used)
         if tuning.fields.pair:
             for pair in query.pairs:
                 if pair in statistics.postings:
@@ -375,17 +386,34 @@ class _Built:
                         totals[number] = totals.get(number, 0.0) + tuning.pair * impact
         return totals, matched, used
 
-    def search(self, text: str, limit: int, allowed: Allowed | None, servers: Collection[str] | None) -> list[Hit]:
+    def add(self, term, weight, options, totals, matched, used):
         statistics = self.statistics
-        if statistics is None:
-            return []
-        admit = _admit(allowed, servers)
-        query = read_query(text)
+        used.append((term, options))
+        for other, share in options:
+            if share * weight > matched.get(other, 0.0):
+                matched[other] = share * weight
+        if len(options) == 1:
+            other, share = options[0]
+            factor = share * weight
+            for number, impact in statistics.impacts(other):
+                totals[number] = totals.get(number, 0.0) + factor * impact
+            return
+        best: dict[int, float] = {}
+        for other, share in options:
+            factor = share * weight
+            for number, impact in statistics.impacts(other):
+                value = factor * impact
+                if value > best.get(number, 0.0):
+                    best[number] = value
+        for number, value in best.items():
+            totals[number] = totals.get(number, 0.0) + value
+
+    def final(self, query: Query, admit: Callable[[SearchTool], bool] | None):
+        statistics = self.statistics
         totals, matched, used = self.score(query)
-        open_ = allowed is None and servers is None
-        if not open_:
+        if admit is not None:
             totals = {number: value for number, value in totals.items() if admit(self.tools[number])}
-        window = heapq.nsmallest(max(WINDOW, limit), totals, key=lambda number: (-totals[number], number))
+        window = heapq.nsmallest(WINDOW, totals, key=lambda number: (-totals[number], number))
         idf = statistics.idf
         tuning = self.tuning
         servers_named = {
@@ -398,16 +426,44 @@ class _Built:
             value = totals[number]
             if each.name:
                 whole = part = 0.0
+                home = self.server_sets[self.tools[number].server]
                 for term in each.name:
+                    if tuning.home != 1.0 and term in home:
+                        whole += idf[term] * tuning.home
+                        part += idf[term] * tuning.home * min(1.0, matched.get(term, 0.0))
+                        continue
                     whole += idf[term]
                     part += idf[term] * min(1.0, matched.get(term, 0.0))
-                value *= 1 + tuning.coverage * part / whole
+                value *= 1 + tuning.coverage * part / (whole or 1.0)
             if query.actions and each.actions:
                 value *= 1 + tuning.agree if query.actions & each.actions else 1 - tuning.oppose
             if servers_named.get(self.tools[number].server):
                 value *= 1 + tuning.named
             final[number] = value
-        order = sorted(window, key=lambda number: (-final[number], number))
+        return final, used
+
+    def search(self, text: str, limit: int, allowed: Allowed | None, servers: Collection[str] | None) -> list[Hit]:
+        statistics = self.statistics
+        if statistics is None:
+            return []
+        admit = _admit(allowed, servers)
+        query = read_query(text)
+        final, used = self.final(query, admit if allowed or servers is not None else None)
+        order = sorted(final, key=lambda number: (-final[number], number))
+        if self.tuning.clause and final:
+            needs = clauses(text)
+            if len(needs) > 1:
+                missing = []
+                for need in needs:
+                    f, _ = self.final(read_query(need), admit if allowed or servers is not None else None)
+                    best = heapq.nsmallest(3, f, key=lambda n: (-f[n], n))
+                    if best and not set(best) & set(order[:4] + missing):
+                        missing.append(best[0])
+                if missing:
+                    missing = missing[:3]
+                    rest = [n for n in order if n not in missing]
+                    at = max(1, 5 - len(missing))
+                    order = rest[:at] + missing + rest[at:]
         exact = [number for number in self.names.written(text, final) if admit(self.tools[number])]
         named = set(exact)
         chosen = (exact + [number for number in order if number not in named])[:limit]
