@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pi_mcp.config.secret import Hidden
 from pi_mcp.errors import Diagnostic
 
 Transport = Literal["stdio", "http", "sse"]
@@ -41,14 +42,14 @@ class ServerDefinition:
     source: Source
     # stdio
     command: str | None = None
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    env: Mapping[str, str] = field(default_factory=Hidden)
     inherit_env: bool | tuple[str, ...] = False
     # HTTP
-    url: str | None = None
-    headers: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    oauth: bool | Mapping[str, Any] | None = None
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=Hidden)
+    oauth: bool | Mapping[str, Any] | None = field(default=None, repr=False)
     """None: a 401 shows `authentication_required`; False: never; True or an object: OAuth (DESIGN §8)."""
     # both
     description: str | None = None

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 Path = tuple[str | int, ...]
 """Keys and indices from the root: `("mcpServers", "docs", "args", 0)`."""
@@ -217,9 +217,7 @@ class _Scanner:
         if not char:
             raise self.error(opened, f"This bracket is never closed: a {closing} is missing.")
         if char in "}]" and char != closing:
-            raise self.error(
-                self.at, f"This bracket does not fit the one that was opened: a {closing} is expected."
-            )
+            raise self.error(self.at, f"This bracket does not fit the one that was opened: a {closing} is expected.")
         if more or char == closing:
             return more
         if char == ":":
@@ -242,7 +240,7 @@ class _Scanner:
             try:
                 number = json.loads(match.group())
             except ValueError:
-                raise self.error(self.at, "This number has too many digits.")
+                raise self.error(self.at, "This number has too many digits.") from None
             self.at = match.end()
             return number
         word = _WORD.match(self.text, self.at)
@@ -254,9 +252,7 @@ class _Scanner:
             if name.lower() in _CONSTANTS:
                 raise self.error(self.at, "true, false and null are written in lower case.")
             if name in ("None", "undefined"):
-                raise self.error(
-                    self.at, "This word is not known in JSON; write null, or leave the member out."
-                )
+                raise self.error(self.at, "This word is not known in JSON; write null, or leave the member out.")
             if name in ("NaN", "Infinity"):
                 raise self.error(self.at, "This is not a number that JSON knows.")
             raise self.error(self.at, "A value is expected; text stands in double quotes.")
@@ -290,9 +286,7 @@ class _Scanner:
             if char == "\\":
                 escape = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})').match(self.text, at)
                 if escape is None:
-                    return self.error(
-                        at, r"This escape is not known in JSON; a backslash itself is written \\."
-                    )
+                    return self.error(at, r"This escape is not known in JSON; a backslash itself is written \\.")
                 at = escape.end()
                 continue
             if char < " ":
@@ -331,7 +325,7 @@ def _refuse_constant(name: str) -> JsoncError:
 
 
 def _is_shallow(body: str, value: Any) -> bool:
-    """Whether nothing is nested deeper than MAX_DEPTH; walks the value only where its brackets might allow it."""
+    """Whether nothing is nested deeper than MAX_DEPTH; the value is walked only where that is in doubt."""
     if body.count("{") + body.count("[") <= MAX_DEPTH:
         return True
     level = [value] if isinstance(value, (dict, list)) else []

@@ -12,7 +12,6 @@ One file per record, so that a damaged one denies only what it speaks of.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -68,6 +67,8 @@ async def ask_trust(configuration: Configuration, host: Host, *, store: TrustSto
     )
     if not await host.confirm(question, details):
         return False
+    import asyncio  # a load of the configuration alone has no use for it
+
     records = store or TrustStore()
     # The lock of the store blocks, so it is not taken on the event loop.
     await asyncio.to_thread(records.trust_project, project.path, project.sha256)
