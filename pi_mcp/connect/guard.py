@@ -24,13 +24,15 @@ from pi_mcp.connect.logring import LogRing
 from pi_mcp.connect.messages import (
     LARGEST_MESSAGE,
     EventParser,
+    Found,
     TooLarge,
     decoded,
     encoded,
+    id_text,
     is_answer,
     is_message,
+    messages_in,
     normalized,
-    same_id,
 )
 from pi_mcp.connect.sender import (
     LONGEST_SILENCE,
@@ -59,6 +61,7 @@ NOTIFICATION_WAIT = 0.5
 """Seconds that the next message waits for a notification to be taken; the rest goes on in the background."""
 INITIALIZED_WAIT = 2.0
 NOTIFICATION_LIMIT = 5.0
+FAULT_CODE = -32000
 RESUMPTIONS = 20
 FRUITLESS_RESUMPTIONS = 2
 STREAM_WORTH_REOPENING = 30.0
@@ -198,8 +201,7 @@ class StreamableGuard:
 
     def _error_body(self, request_id: RequestId, fault: Fault) -> bytes:
         self._faults.note(request_id, fault)
-        error = {"code": -32603, "message": fault.kind, "data": {"pi-mcp": fault.kind}}
-        return encoded({"jsonrpc": "2.0", "id": request_id, "error": error})
+        return error_of_fault(request_id, fault)
 
     async def _answer(
         self, message: Mapping[str, Any], request: httpx2.Request, response: httpx2.Response, flight: Flight
@@ -232,18 +234,16 @@ class StreamableGuard:
         if not body.strip():
             said = f"HTTP {status} without a body"
             return self._error(request_id, Fault("not_mcp", detail=f"a request was answered by {said}"))
-        messages, fault_kind = self._parsed(body.decode("utf-8-sig", "replace"), request_id)
-        if not any(is_answer(one) for one in messages):
-            if body.lstrip()[:1] == b"<":
-                fault_kind = "html"
-            return self._error(request_id, Fault(fault_kind or "malformed", status=status))
-        if len(messages) == 1:
-            return Answer(200, "application/json", body=encoded(messages[0]), headers=headers)
+        found = self._found(body.decode("utf-8-sig", "replace"), request_id)
+        if not any(is_answer(one) for one in found.messages):
+            kind = "html" if body.lstrip()[:1] == b"<" else "malformed"
+            return self._error(request_id, Fault(kind, status=status))
+        if len(found.messages) == 1:
+            return Answer(200, "application/json", body=encoded(found.messages[0]), headers=headers)
 
         async def several() -> AsyncGenerator[bytes]:
-            # The answer last: the SDK stops reading at it.
-            for one in sorted(messages, key=is_answer):
-                yield b"data: " + encoded(one) + b"\n\n"
+            for one in found.messages:
+                yield event_of(encoded(one))
 
         return Answer(200, "text/event-stream", several(), headers=headers)
 
@@ -257,64 +257,17 @@ class StreamableGuard:
         return {"mcp-session-id": HELD_SESSION}
 
     async def _refusal(self, request_id: RequestId, response: httpx2.Response, flight: Flight) -> Answer:
-        """An answer that is no success: a JSON-RPC error of the server, or a fault from the status."""
-        status = response.status_code
-        body = await flight.wait(lambda: _peek(response))
-        error = _error_in(body)
-        fault = Fault(
-            "status",
-            status=status,
-            headers={
-                name: ", ".join(response.headers.get_list(name))
-                for name in ("www-authenticate", "retry-after")
-                if name in response.headers
-            },
-            retry_after=retry_after(response.headers.get("retry-after")),
-            executed="no" if status in (401, 403, 404, 405, 407, 413, 421) else "unknown",
-        )
-        if status == 404 and self._session is not None and not _is_method_missing(error, request_id):
-            return self._error(request_id, self._lost(replace(fault, executed="no")))
-        if status == 400 and self._session is not None and _speaks_of_session(error, body):
-            return self._error(request_id, self._lost(replace(fault, executed="unknown")))
-        if status == 429:
-            return self._error(request_id, replace(fault, kind="rate_limited"))
-        if error is not None and status not in (401, 403, 407):
-            answer = normalized(error, request_id)
-            if answer is not None:
-                return Answer(200, "application/json", body=encoded(answer))
+        body = await flight.wait(lambda: peek(response))
+        fault, error = judge_refusal(response, body, request_id, session=self._session is not None)
+        if fault is None:
+            return Answer(200, "application/json", body=encoded(error or {}))
+        self._session_lost = self._session_lost or fault.session_lost
         return self._error(request_id, fault)
 
-    def _lost(self, fault: Fault) -> Fault:
-        self._session_lost = True
-        return replace(fault, kind="session_lost", session_lost=True)
-
-    def _parsed(self, text: str, request_id: RequestId | None) -> tuple[list[dict[str, Any]], str | None]:
-        """The messages in a JSON text, in the SDK's shape, and the kind of fault where an answer is unusable.
-
-        With a request's id, answers to anything else count as noise (report B106).
-        """
-        try:
-            value = decoded(text)
-        except ValueError:
-            self._log.noise += 1
-            return [], "malformed" if '"jsonrpc"' in text else None
-        messages: list[dict[str, Any]] = []
-        for one in value if isinstance(value, list) else [value]:
-            if not is_message(one):
-                self._log.noise += 1
-                continue
-            if is_answer(one):
-                ours = request_id is not None and (
-                    same_id(one.get("id"), request_id) or ("error" in one and one.get("id") is None)
-                )
-                if not ours:
-                    self._log.noise += 1
-                    continue
-            shaped = normalized(one, request_id)
-            if shaped is None:
-                return [], "malformed"
-            messages.append(shaped)
-        return messages, None
+    def _found(self, text: str, request_id: RequestId | None) -> Found:
+        found = messages_in(text, {} if request_id is None else {str(request_id): request_id})
+        self._log.noise += found.noise
+        return found
 
     async def _events(
         self,
@@ -351,14 +304,14 @@ class StreamableGuard:
                                     last_id, fruitless = event.id, 0
                                 if not event.data:
                                     continue
-                                messages, problem = self._parsed(event.data, request_id)
-                                if problem:
-                                    yield b"data: " + self._error_body(request_id, Fault(problem)) + b"\n\n"
-                                    return
-                                for message in sorted(messages, key=is_answer):
-                                    yield b"data: " + encoded(message) + b"\n\n"
+                                found = self._found(event.data, request_id)
+                                for message in found.messages:
+                                    yield event_of(encoded(message))
                                     if is_answer(message):
                                         return
+                                if found.malformed:
+                                    yield event_of(self._error_body(request_id, Fault("malformed")))
+                                    return
                     except TooLarge:
                         fault = Fault("too_large", detail="64 MiB")
                         last_id = None
@@ -371,14 +324,14 @@ class StreamableGuard:
                         current = None
                 expired = time.monotonic() - flight.started > LONGEST_SILENCE
                 if last_id is None or expired or resumed == RESUMPTIONS or fruitless == FRUITLESS_RESUMPTIONS:
-                    yield b"data: " + self._error_body(request_id, fault) + b"\n\n"
+                    yield event_of(self._error_body(request_id, fault))
                     return
                 resumed += 1
                 fruitless += 1
                 await flight.wait(lambda: asyncio.sleep(min(max(wait, 0.05), 30.0)))  # noqa: B023
                 current = await flight.wait(lambda: self._resume(headers, str(last_id)))  # noqa: B023
         except _Aborted:
-            yield b"data: " + self._error_body(request_id, Fault("disconnected")) + b"\n\n"
+            yield event_of(self._error_body(request_id, Fault("disconnected")))
         finally:
             if current is not None:
                 await current.aclose()
@@ -423,7 +376,7 @@ class StreamableGuard:
                 # Whatever a server says to a notification is not looked at (report B068); a short body is read
                 # so that the socket can be used again.
                 try:
-                    await _peek(response)
+                    await peek(response)
                 finally:
                     await response.aclose()
             if response.status_code >= 300:
@@ -461,8 +414,8 @@ class StreamableGuard:
                             last_id = event.id or last_id
                             if not event.data:
                                 continue
-                            for message in self._parsed(event.data, None)[0]:
-                                yield b"data: " + encoded(message) + b"\n\n"
+                            for message in self._found(event.data, None).messages:
+                                yield event_of(encoded(message))
                 except GeneratorExit:
                     raise
                 except Exception:
@@ -485,13 +438,58 @@ class StreamableGuard:
             self._log.add("pi-mcp: the session could not be ended")
 
 
-async def _peek(response: httpx2.Response) -> bytes:
+async def peek(response: httpx2.Response) -> bytes:
     """The start of a body that is of no great interest; empty where it is long, slow or broken."""
     try:
         async with asyncio.timeout(_PEEK_WAIT):
             return await read_body(response, _PEEK)
     except Exception:
         return b""
+
+
+def event_of(message: bytes) -> bytes:
+    """One message as a server-sent event."""
+    return b"data: " + message + b"\n\n"
+
+
+def error_of_fault(request_id: RequestId, fault: Fault) -> bytes:
+    """The JSON-RPC error that stands in for an answer that cannot come; the fault noted beside it says why."""
+    error = {"code": FAULT_CODE, "message": fault.kind}
+    return encoded({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def judge_refusal(
+    response: httpx2.Response, body: bytes, request_id: RequestId, *, session: bool
+) -> tuple[Fault | None, dict[str, Any] | None]:
+    """What an answer that is no success means: a fault, or the server's own JSON-RPC error for this request.
+
+    `session`: the server had issued a session id. A 404 then ends the session, and proves that nothing ran; a 400
+    that speaks of the session ends it too and proves nothing (report B052).
+    """
+    status = response.status_code
+    error = _error_in(body)
+    fault = Fault(
+        "status",
+        status=status,
+        headers={
+            name: ", ".join(response.headers.get_list(name))
+            for name in ("www-authenticate", "retry-after")
+            if name in response.headers
+        },
+        retry_after=retry_after(response.headers.get("retry-after")),
+        executed="no" if status in (401, 403, 404, 405, 407, 413, 421) else "unknown",
+    )
+    if status == 404 and session and not _is_method_missing(error, request_id):
+        return replace(fault, kind="session_lost", session_lost=True), None
+    if status == 400 and session and _speaks_of_session(error, body):
+        return replace(fault, kind="session_lost", session_lost=True), None
+    if status == 429:
+        return replace(fault, kind="rate_limited"), None
+    if error is not None and status not in (401, 403, 407):
+        answer = normalized(error, request_id)
+        if answer is not None:
+            return None, answer
+    return fault, None
 
 
 def _error_in(body: bytes) -> dict[str, Any] | None:
@@ -506,11 +504,11 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
 
 def _is_method_missing(error: Mapping[str, Any] | None, request_id: RequestId) -> bool:
     """A 404 that is the HTTP spelling of "method not found" and says nothing about the session."""
-    return error is not None and same_id(error.get("id"), request_id) and error["error"].get("code") == -32601
+    return error is not None and id_text(error.get("id")) == str(request_id) and error["error"].get("code") == -32601
 
 
 def _speaks_of_session(error: Mapping[str, Any] | None, body: bytes) -> bool:
-    """A 400 that means an unknown session (report B052): many servers answer so in place of 404."""
+    """A 400 that means an unknown session: many servers answer so in place of 404."""
     if error is not None:
         text = error["error"].get("message")
         return isinstance(text, str) and re.search("session|not initialized", text, re.IGNORECASE) is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pi_mcp.connect.faults import RequestId
@@ -107,20 +107,17 @@ class EventParser:
         return None
 
 
-def same_id(one: object, other: object) -> bool:
-    """Whether two ids are one, as the protocol's peers mean it: "1" and 1."""
-    return not isinstance(one, bool) and isinstance(one, int | str) and str(one) == str(other)
-
-
 def is_message(value: object) -> bool:
     """Whether a JSON value has the shape of a JSON-RPC message that the SDK can read (B070, B071)."""
     if not isinstance(value, dict):
         return False
     ident = value.get("id")
-    named = isinstance(ident, int | str) and not isinstance(ident, bool)
+    named = isinstance(ident, int | str | float) and not isinstance(ident, bool)
     if isinstance(value.get("method"), str):
         params = value.get("params")
-        return (named or "id" not in value) and (params is None or isinstance(params, dict))
+        # A request's id has to go back as it came; 1.5 cannot.
+        whole = not isinstance(ident, float) or ident.is_integer()
+        return ((named and whole) or "id" not in value) and (params is None or isinstance(params, dict))
     if "result" in value:
         return named
     return "error" in value and (named or ident is None)
@@ -141,6 +138,8 @@ def normalized(message: Mapping[str, Any], request_id: RequestId | None = None) 
     if not is_answer(out):
         if out.get("params", 0) is None:
             del out["params"]
+        if isinstance(out.get("id"), float):
+            out["id"] = int(out["id"])
         return out
     if request_id is not None:
         out["id"] = request_id
@@ -168,9 +167,61 @@ def normalized(message: Mapping[str, Any], request_id: RequestId | None = None) 
 def decoded(text: str | bytes) -> Any:
     """JSON of any depth and any text; raises ValueError where it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=str)  # NaN and infinities are no JSON
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+@dataclass(slots=True)
+class Found:
+    """What was in one JSON text: messages in the SDK's shape, requests whose answer is unusable, and the rest."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    malformed: list[RequestId] = field(default_factory=list)
+    noise: int = 0
+
+
+def messages_in(text: str, waiting: Mapping[str, RequestId]) -> Found:
+    """The messages of a body or an event; an array is a batch (2025-03-26).
+
+    `waiting` are the requests that may be answered here, by their id as text, so that "1" answers 1; an answer to
+    anything else is noise (report B106). An error without an id answers the only request there is. Within the
+    result answers come last: the reader stops at the answer it waits for.
+    """
+    found = Found()
+    only = next(iter(waiting.values())) if len(waiting) == 1 else None
+    try:
+        value = decoded(text)
+    except ValueError:
+        found.noise = 1
+        if only is not None and '"jsonrpc"' in text:
+            found.malformed.append(only)
+        return found
+    for one in value if isinstance(value, list) else [value]:
+        if not is_message(one):
+            found.noise += 1
+            continue
+        request_id = None
+        if is_answer(one):
+            ident = one.get("id")
+            request_id = only if ident is None else waiting.get(id_text(ident))
+            if request_id is None:
+                found.noise += 1
+                continue
+        shaped = normalized(one, request_id)
+        if shaped is None and request_id is not None:
+            found.malformed.append(request_id)
+        elif shaped is not None:
+            found.messages.append(shaped)
+    found.messages.sort(key=is_answer)
+    return found
+
+
+def id_text(value: object) -> str:
+    """An id as text: 1, "1" and 1.0 are one, as the protocol's peers mean it."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
