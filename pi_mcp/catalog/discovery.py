@@ -296,7 +296,7 @@ class Catalogs:
         )
 
     def _resolve(self, server: _Server) -> ResolvedServer:
-        from pi_mcp.config.resolve import resolve
+        from pi_mcp.config import resolve
 
         return resolve(server.definition, self._configuration)
 

@@ -137,7 +137,7 @@ class CatalogStore:
 
         Two resolved servers with one name may share a catalog.
         """
-        from pi_mcp.config.fingerprint import fingerprint
+        from pi_mcp.config import fingerprint
 
         key = self._key()
         if key is None:
