@@ -137,23 +137,16 @@ class _Loading:
     entries: dict[str, ServerEntry] = field(default_factory=dict)
     reports: list[FileReport] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    words: list[Any] | None = None
+    words: list[str] = field(default_factory=list)
     deny_all: bool = False
     question: ProjectQuestion | None = None
 
     def configuration(self) -> Configuration:
-        sensitive: frozenset[str]
-        try:
-            sensitive = sensitive_words(self.words)
-        except ConfigurationError as error:
-            self.diagnostics.append(error.diagnostic)
-            self.deny_all = True
-            sensitive = sensitive_words()
         return Configuration(
             entries=MappingProxyType(self.entries),
             files=tuple(self.reports),
             diagnostics=tuple(self.diagnostics),
-            sensitive=sensitive,
+            sensitive=sensitive_words(self.words),
             deny_all=self.deny_all,
             project=self.question,
             cwd=self.cwd,
@@ -193,14 +186,21 @@ class _Loading:
         checked = outcome.check(scope, self.cwd)
         for name, entry in checked.items():
             self.add(name, _with_level(entry, store))
-        policy = outcome.root.get("sensitiveTools")
-        if "sensitiveTools" in outcome.root:
-            if isinstance(policy, list):
-                self.words = [*(self.words or []), *policy]
-            else:
-                # `sensitive_words` says what is wrong with it.
-                self.words = [policy]
+        self.policy(outcome)
         self.finish(outcome, scope, len(checked))
+
+    def policy(self, outcome: _File) -> None:
+        """`sensitiveTools` of one file; a later file adds to an earlier one's."""
+        words = outcome.root.get("sensitiveTools")
+        try:
+            sensitive_words(words)
+        except ConfigurationError as error:
+            line, column = outcome.document.position(("sensitiveTools",))
+            where = f"{clean_line(str(outcome.path), 500)}, line {line}, column {column}: "
+            self.diagnostics.append(replace(error.diagnostic, message=where + error.diagnostic.message))
+            self.deny_all = True
+        else:
+            self.words.extend(words or ())
 
     def project_file(self, path: Path, store: TrustStore, trust: bool) -> None:
         """The project's file: data, until the person has trusted exactly this content."""
@@ -379,7 +379,7 @@ def _untrusted(name: str | None, path: Path) -> Diagnostic:
         "trust",
         name,
         f"The project's file {clean_line(str(path), 500)} is not trusted, or has changed since it was.",
-        "Answer the trust question, or pass --trust-project for one run.",
+        "Answer the question of `/mcp trust`, or pass --trust-project for one run.",
     )
 
 

@@ -79,10 +79,9 @@ async def _value(resolved: ResolvedServer, command: SecretCommand) -> str:
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
         raise refuse(ended, "Run it in a terminal; its error output is not shown here.")
-    try:
-        value = output.decode().strip()
-    except UnicodeDecodeError:
-        raise refuse("wrote something that is no text in UTF-8", "It has to print the value.") from None
+    value = _text(output)
+    if value is None:
+        raise refuse("wrote something that is no text in UTF-8", "It has to print the value.")
     if not value:
         raise refuse("wrote nothing", "Run it in a terminal; the helper may need a login.")
     if command.table == "headers" and (fault := header_fault(value)):
@@ -90,6 +89,14 @@ async def _value(resolved: ResolvedServer, command: SecretCommand) -> str:
     if "\0" in value:
         raise refuse("gave a value with a NUL character inside", "A variable cannot hold one.")
     return value
+
+
+def _text(output: bytes) -> str | None:
+    # Not raised from here: the decoder's exception holds the bytes, and would be the context of ours.
+    try:
+        return output.decode().strip()
+    except UnicodeDecodeError:
+        return None
 
 
 async def _run(text: str, directory: Path, environ: Mapping[str, str]) -> tuple[int, bytes]:

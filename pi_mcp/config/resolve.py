@@ -6,13 +6,11 @@ that names every variable, field and server at fault. It starts, contacts and re
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pi_mcp.config.definition import Configuration, ServerDefinition
 from pi_mcp.config.interpolate import InterpolationError, expand, has_variables
@@ -63,6 +61,8 @@ def looks_secret(name: str) -> bool:
 
 def url_fault(url: str) -> str | None:
     """Why a text is no address of an HTTP server, as a clause about `url`; None when it is one."""
+    from urllib.parse import urlsplit
+
     if re.search("[\x00-\x20\x7f]", url):
         return "has a blank or a control character inside"
     try:
@@ -138,6 +138,8 @@ class _Resolution:
             value = self.environ[variable]
             self.redactor.add(value)
             if name == "url":
+                from urllib.parse import quote
+
                 self.redactor.add(quote(value, safe=""))
         return expanded.text
 
@@ -160,6 +162,9 @@ class _Resolution:
 
     def address(self, written: str, headers: dict[str, Secret]) -> str:
         """The URL; user information in it becomes the header that it means, and a secret."""
+        import base64
+        from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
         url = self.text("url", written)
         if not url:
             if not has_variables(written):
