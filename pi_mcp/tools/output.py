@@ -56,12 +56,12 @@ def check(output_schema: Any, result: Any) -> str | None:
 
 def _mismatch(schema: Mapping[str, Any], structured: Any) -> str | None:
     from jsonschema.validators import Draft202012Validator, validator_for
-    from jsonschema_specifications import REGISTRY
+    from referencing.jsonschema import EMPTY_REGISTRY
 
     dialect = schema.get("$schema")
     known = validator_for(schema, default=Draft202012Validator) if isinstance(dialect, str) else None
     # A registry without a retrieval function: what is not in the schema itself is not found.
-    validator = _bounded(known or Draft202012Validator)(dict(schema), registry=REGISTRY)
+    validator = _bounded(known or Draft202012Validator)(dict(schema), registry=EMPTY_REGISTRY)
     error = next(validator.iter_errors(structured), None)
     if error is None:
         return None
