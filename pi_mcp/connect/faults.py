@@ -185,15 +185,21 @@ UNKNOWN_OUTCOME = "Whether the call took effect is unknown."
 
 
 def diagnose(
-    fault: Fault, *, operation: Operation, server: str, definition: ServerDefinition | None = None
+    fault: Fault,
+    *,
+    operation: Operation,
+    server: str,
+    definition: ServerDefinition | None = None,
+    idle: bool = False,
 ) -> Diagnostic:
-    """The diagnostic for a fault. During a call that may have run, the message says so (DESIGN §7)."""
+    """The diagnostic for a fault. During a call that may have run, the message says so (DESIGN §7).
+
+    `idle`: it happened to a connected server that was not asked for anything.
+    """
     code, message, hint = _words(fault, server, definition)
     if fault.kind == "exit":
-        when = {"connect": "before the handshake", "call": "during the call"}.get(
-            operation, "before it answered"
-        )
-        message = f"The server process {_exit(fault)} {when}."
+        when = {"connect": "before the handshake", "call": "during the call"}.get(operation, "before it answered")
+        message = f"The server process {_exit(fault)}{'' if idle else ' ' + when}."
         code, hint = "connection_failed", f"`/mcp get {server}` shows what it wrote to stderr."
     if operation == "call" and fault.executed == "unknown":
         message = f"{message} {UNKNOWN_OUTCOME}"
@@ -205,7 +211,7 @@ def error_for(
 ) -> PiMcpError:
     """The exception to raise for a fault: `NotExecuted` where a call provably did not run (DESIGN §7)."""
     diagnostic = diagnose(fault, operation=operation, server=server, definition=definition)
-    repeatable = fault.session_lost or fault.kind in ("refused", "session_lost")
+    repeatable = fault.session_lost or fault.kind in ("refused", "session_lost", "disconnected")
     if operation == "call" and fault.executed == "no" and repeatable:
         return NotExecuted(diagnostic)
     return error_of(diagnostic)

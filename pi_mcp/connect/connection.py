@@ -1,0 +1,667 @@
+"""One server's connection over its whole life: started on demand, shared by all who use it, started again.
+
+Comes in: a definition, and what callers want listed or called. Goes out: server facts, listings, raw results, or a
+`PiMcpError` of ours. A call is sent once and never again by this room. Each attempt lives in one owner task that
+enters and leaves the transport and the session itself; nobody else touches them.
+
+    idle ── connect ──► connecting ──► connected ──┬─ close, reconnect ──► idle
+      ▲                     │                      └─ process exit, lost session ──► failed (the next use connects)
+      └────── close ────────┴─ failure ──► failed | authentication_required (the next use tries again)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pi_mcp.connect.command import CannotStart
+from pi_mcp.connect.faults import (
+    NOT_EXECUTED_CODES,
+    UNKNOWN_OUTCOME,
+    Fault,
+    Faults,
+    diagnose,
+    diagnose_error,
+    error_for,
+)
+from pi_mcp.connect.listing import METHOD_UNKNOWN, NOT_DECLARED, Listing, Pages
+from pi_mcp.connect.logring import LogRing
+from pi_mcp.connect.session import (
+    METHOD_NOT_FOUND,
+    NotUnderstood,
+    Plan,
+    ProtocolSession,
+    RequestFailed,
+    ServerInfo,
+    load_sdk,
+)
+from pi_mcp.errors import Diagnostic, NotExecuted, Operation, PiMcpError, error_of, failure
+from pi_mcp.text import clean_line
+
+if TYPE_CHECKING:
+    from pi_mcp.config.definition import Configuration, ServerDefinition
+    from pi_mcp.config.resolve import ResolvedServer
+    from pi_mcp.connect.sender import Credentials
+
+State = Literal["idle", "connecting", "connected", "failed", "authentication_required"]
+Elicit = Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any] | None]]
+T = TypeVar("T")
+
+HARD_CAP = 600.0
+"""Seconds after which a tool call ends in any case, progress or not (DESIGN §4)."""
+CLOSE_LIMIT = 5.0
+"""Seconds that ending a connection may take."""
+CANCEL_WAIT = 0.8
+"""Seconds that a cancelled caller waits for `notifications/cancelled` to be written."""
+FIRST_BACKOFF = 0.2
+LAST_BACKOFF = 5.0
+LISTING_LIMIT = 60.0
+"""Seconds that all pages of one listing may take together."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallHandlers:
+    """What the caller of one tool offers to it. Both run on the event loop; `on_progress` must not block.
+
+    `on_progress(done, total, message)`: message as sent, not cleaned. `elicit(schema, message)`: values for the
+    form, or None to decline; it may take as long as the person does.
+    """
+
+    on_progress: Callable[[float, float | None, str | None], None] | None = None
+    elicit: Elicit | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call in flight."""
+
+    handlers: CallHandlers
+    heard: float
+    """Loop time of the last sign of life."""
+    asking: set[asyncio.Task[dict[str, Any] | None]] = field(default_factory=set)
+    """Questions to the person that are open: the server waits for us, so its silence does not count."""
+
+
+@dataclass(eq=False)
+class _Link:
+    """One attempt, and when it succeeded one live session."""
+
+    faults: Faults
+    ready: asyncio.Future[ServerInfo]
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    session: ProtocolSession | None = None
+    owner: asyncio.Task[None] | None = None
+    probed: bool = False
+    """The handshake was `auto`: if the process died during it, the probe may have killed it."""
+    calls: set[_Call] = field(default_factory=set)
+
+    @property
+    def live(self) -> bool:
+        return self.session is not None and not self.stop.is_set() and not self.session.ended.is_set()
+
+    def fail(self, error: PiMcpError) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # an attempt that nobody waits for any more is no leak
+
+
+class Connection:
+    """See the module's docstring. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        definition: ServerDefinition,
+        configuration: Configuration,
+        *,
+        roots_cwd: Path | None = None,
+        credentials: Callable[[ResolvedServer], Credentials | None] | None = None,
+    ) -> None:
+        self.definition = definition
+        self.log = LogRing()
+        self.info: ServerInfo | None = None
+        self.generation = 0
+        self.last_success: float | None = None
+        self.diagnostic: Diagnostic | None = None
+        self.on_tools_changed: list[Callable[[], None]] = []
+        self._configuration = configuration
+        self._roots_cwd = roots_cwd
+        self._credentials = credentials
+        self._state: State = "idle"
+        self._link: _Link | None = None
+        self._attempt: asyncio.Task[ServerInfo] | None = None
+        self._listing: asyncio.Task[Listing] | None = None
+        self._leftovers: set[asyncio.Task[Any]] = set()
+        self._failures = 0
+        self._failed_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def transport(self) -> str:
+        return self.definition.transport
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    # connecting
+
+    async def connect(self, *, era: str | None = None) -> ServerInfo:
+        """Be connected; joins an attempt that runs. `era` is the remembered outcome of the negotiation.
+
+        Raises PiMcpError. Cancelling this leaves the attempt running for others and for the next use.
+        """
+        link = self._link
+        if link is not None and link.live and self.info is not None:
+            return self.info
+        if self._attempt is None or self._attempt.done():
+            self._attempt = self._owned(self._connect(era))
+        return await self._joined(self._attempt)
+
+    async def reconnect(self) -> ServerInfo:
+        """End this connection and start a new one, at once and with nothing remembered. Raises PiMcpError."""
+        await self.close()
+        self._failures = 0
+        return await self.connect()
+
+    async def close(self) -> None:
+        """End it, with everything in flight; the process is gone afterwards. About 5 s at most, idempotent."""
+        for task in (self._listing, self._attempt):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=CLOSE_LIMIT + 1.0)
+        await self._end(self._link)
+        self._link = None
+        leftovers = list(self._leftovers)
+        for leftover in leftovers:
+            leftover.cancel()
+        if leftovers:
+            await asyncio.wait(leftovers, timeout=1.0)
+        self._state = "idle"
+
+    async def _connect(self, era: str | None) -> ServerInfo:
+        from pi_mcp.config import resolve, resolve_secrets
+
+        wait = min(FIRST_BACKOFF * 2 ** (self._failures - 1), LAST_BACKOFF) if self._failures else 0.0
+        wait -= time.monotonic() - self._failed_at
+        if wait > 0:
+            await asyncio.sleep(wait)
+        # The old child is waited for before a new one starts (B034).
+        await self._end(self._link)
+        self._state = "connecting"
+        try:
+            resolved = resolve(self.definition, self._configuration)
+            self.log.redactor = resolved.redactor
+            resolved = await resolve_secrets(resolved)
+            await load_sdk()
+            info = await self._open(resolved, era)
+        except PiMcpError as error:
+            self._failed(error.diagnostic)
+            raise
+        except asyncio.CancelledError:
+            self._state = "idle"
+            raise
+        self.info = info
+        self.generation += 1
+        self.diagnostic = None
+        self._state = "connected"
+        self._succeeded()
+        return info
+
+    async def _open(self, resolved: ResolvedServer, era: str | None) -> ServerInfo:
+        """Start an owner; once more with a plain `initialize` when the process ended on the probe (DESIGN §5)."""
+        plan: Plan = "auto"
+        if self.definition.protocol == "legacy" or era == "legacy":
+            plan = "legacy"
+        elif era == "modern":
+            plan = "modern"
+        deadline = asyncio.get_running_loop().time() + self.definition.startup_timeout
+        link = self._start(resolved, plan, deadline)
+        try:
+            return await link.ready
+        except PiMcpError as error:
+            fault = link.faults.fatal
+            killed = fault is not None and fault.kind in ("exit", "stdout_closed")
+            again: Plan | None = None
+            if plan != "legacy" and self.definition.transport == "stdio" and link.probed and killed:
+                again = "legacy"
+            elif plan == "legacy" and self.definition.protocol == "auto" and not isinstance(error, _Expired):
+                # The remembered outcome failed once, so it is forgotten: negotiate anew.
+                again = "auto" if error.diagnostic.code == "protocol_error" else None
+            if again is None:
+                raise
+        await self._end(link)
+        return await self._start(resolved, again, deadline).ready
+
+    def _start(self, resolved: ResolvedServer, plan: Plan, deadline: float) -> _Link:
+        link = _Link(Faults(), asyncio.get_running_loop().create_future(), probed=plan != "legacy")
+        self._link = link
+        link.owner = asyncio.create_task(self._own(link, resolved, plan, deadline), name=f"mcp:{self.name}")
+        return link
+
+    async def _own(self, link: _Link, resolved: ResolvedServer, plan: Plan, deadline: float) -> None:
+        """The owner task: the only place that enters and leaves a transport and its session."""
+        try:
+            async with asyncio.timeout_at(deadline) as limit, self._transport(resolved, link) as (read, write):
+                peer = _Peer(self, link)
+                async with ProtocolSession(read, write, faults=link.faults, log=self.log, peer=peer) as session:
+                    try:
+                        info = await session.handshake(plan)
+                    except asyncio.CancelledError:
+                        if limit.expired():
+                            # Said before the process is ended, which takes its own time.
+                            link.fail(self._startup_timeout())
+                        raise
+                    limit.reschedule(None)
+                    link.session = session
+                    if not link.ready.done():
+                        link.ready.set_result(info)
+                    if info.era == "modern" and info.list_changed:
+                        session.listen()
+                    await _first(link.stop, session.ended)
+                    if session.ended.is_set() and not link.stop.is_set():
+                        self._died(link)
+        except asyncio.CancelledError:
+            link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
+            raise
+        except TimeoutError:
+            link.fail(self._startup_timeout())
+        except Exception as error:
+            link.fail(self._explained(error, link, "connect"))
+            if link.session is not None and not link.stop.is_set():
+                self._died(link)
+        finally:
+            link.stop.set()
+            link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
+
+    def _transport(self, resolved: ResolvedServer, link: _Link) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+        if self.definition.transport == "stdio":
+            from pi_mcp.connect.stdio import stdio_transport
+
+            return stdio_transport(resolved, link.faults, self.log, environ=resolved.environ)
+        credentials = self._credentials(resolved) if self._credentials is not None else None
+        if self.definition.transport == "http":
+            from pi_mcp.connect.http import http_transport
+
+            return http_transport(resolved, link.faults, self.log, credentials=credentials)
+        from pi_mcp.connect.sse import sse_transport
+
+        return sse_transport(resolved, link.faults, self.log, credentials=credentials)
+
+    async def _end(self, link: _Link | None) -> None:
+        """Let an owner leave its contexts; when it cannot, cancel it. Bounded."""
+        if link is None or link.owner is None or link.owner.done():
+            return
+        link.stop.set()
+        if link.session is None:
+            # Still in its handshake: nothing looks at `stop` there.
+            link.owner.cancel()
+        await asyncio.wait({link.owner}, timeout=CLOSE_LIMIT)
+        if not link.owner.done():
+            link.owner.cancel()
+            await asyncio.wait({link.owner}, timeout=1.0)
+
+    def _retire(self, link: _Link) -> None:
+        """This session is of no more use: its owner leaves, and the next use starts a new one."""
+        link.stop.set()
+
+    def _died(self, link: _Link) -> None:
+        """The server ended by itself after the handshake."""
+        if self._link is link and self._state == "connected":
+            fault = link.faults.fatal or Fault("disconnected")
+            self._failed(diagnose(fault, operation="connect", server=self.name, definition=self.definition, idle=True))
+
+    def _failed(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+        self._state = "authentication_required" if diagnostic.code == "authentication_required" else "failed"
+        self._failures += 1
+        self._failed_at = time.monotonic()
+
+    def _succeeded(self) -> None:
+        self.last_success = time.time()
+
+    def _startup_timeout(self) -> PiMcpError:
+        return _Expired(
+            Diagnostic(
+                "timeout",
+                "connect",
+                self.name,
+                f"The server did not finish its handshake within {self.definition.startup_timeout:g} s "
+                "(`startupTimeoutMs`).",
+                f"`/mcp get {self.name}` shows what it wrote to stderr; raise the limit if it needs longer.",
+            )
+        )
+
+    # listing
+
+    async def list_tools(self) -> Listing:
+        """All tools, connecting if needed; one listing at a time, shared by all who wait. Raises PiMcpError."""
+        if self._listing is None or self._listing.done():
+            self._listing = self._owned(self._list())
+        return await self._joined(self._listing)
+
+    async def _list(self) -> Listing:
+        info = await self.connect()
+        if info.has_tools is False:
+            return NOT_DECLARED
+        try:
+            listing = await self._pages()
+        except NotExecuted:
+            # The session was gone or the port refused: a listing may be asked for again, once.
+            await self.connect()
+            listing = await self._pages()
+        if info.has_tools is None and listing is not METHOD_UNKNOWN:
+            note = "The server declares no capabilities, but answers `tools/list`."
+            listing = Listing(listing.tools, listing.complete, (note, *listing.notes), listing.ttl)
+        return listing
+
+    async def _pages(self) -> Listing:
+        link = self._usable("list")
+        assert link.session is not None
+        pages = Pages()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + max(LISTING_LIMIT, self.definition.timeout)
+        while pages.more:
+            params = {} if pages.cursor is None else {"cursor": pages.cursor}
+            first = pages.cursor is None
+            try:
+                async with asyncio.timeout_at(min(end, loop.time() + self.definition.timeout)):
+                    result = await link.session.request("tools/list", params)
+            except RequestFailed as error:
+                if error.code == METHOD_NOT_FOUND and error.fault is None and first:
+                    self._succeeded()
+                    return METHOD_UNKNOWN
+                failed = self._explained(error, link, "list")
+                if first or error.closed:
+                    raise failed from None
+                pages.cut(f"A later page of the listing failed ({failed.diagnostic.code}).")
+            except TimeoutError:
+                if first:
+                    raise failure(
+                        "timeout",
+                        "list",
+                        self.name,
+                        f"The server did not answer `tools/list` within {self.definition.timeout:g} s (`timeoutMs`).",
+                        f"`/mcp get {self.name}` shows what it wrote; raise the limit if it needs longer.",
+                    ) from None
+                pages.cut("A later page of the listing did not come in time.")
+            else:
+                pages.add(result)
+                self._succeeded()
+        return pages.listing()
+
+    # calling
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        handlers: CallHandlers | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool by its original name, once; the result object as the server sent it.
+
+        Raises NotExecuted where the answer proves that it did not run (DESIGN §7), otherwise ServerError or
+        AuthenticationError; the message says when the outcome is unknown. `toolTimeoutMs` limits the silence;
+        progress of this call restarts it, and HARD_CAP ends it in any case. Cancelling the waiting task sends
+        `notifications/cancelled` and returns within a second; the server stays.
+        """
+        await self.connect()
+        link = self._usable("call")
+        assert link.session is not None
+        loop = asyncio.get_running_loop()
+        call = _Call(handlers or CallHandlers(), loop.time())
+        link.calls.add(call)
+
+        def progressed(done: float, total: float | None, message: str | None) -> None:
+            call.heard = loop.time()
+            if call.handlers.on_progress is not None:
+                call.handlers.on_progress(done, total, message)
+
+        task = asyncio.create_task(
+            link.session.call_tool(
+                name,
+                arguments,
+                schema=schema,
+                on_progress=progressed,
+                answer=partial(self._answer, link, call),
+            )
+        )
+        try:
+            result = await self._watched(task, call)
+        except (RequestFailed, NotUnderstood) as error:
+            raise self._explained(error, link, "call") from None
+        finally:
+            link.calls.discard(call)
+            for question in call.asking:
+                question.cancel()
+            if not task.done():
+                await self._abandon(task)
+        self._succeeded()
+        self._failures = 0
+        return result
+
+    async def _watched(self, task: asyncio.Task[T], call: _Call) -> T:
+        loop = asyncio.get_running_loop()
+        silence = self.definition.tool_timeout
+        cap = loop.time() + HARD_CAP
+        while True:
+            limit = cap if call.asking else min(cap, call.heard + silence)
+            await asyncio.wait({task}, timeout=max(0.0, limit - loop.time()))
+            if task.done():
+                return task.result()
+            now = loop.time()
+            if now >= cap:
+                message = f"The call was ended after {HARD_CAP:g} s, the limit for any call."
+                hint = "Ask for less in one call."
+            elif not call.asking and now >= call.heard + silence:
+                message = f"The server gave no sign of life for {silence:g} s during the call (`toolTimeoutMs`)."
+                hint = "Raise the limit if the tool needs longer."
+            else:
+                continue
+            raise failure("timeout", "call", self.name, f"{message} {UNKNOWN_OUTCOME}", hint)
+
+    async def _abandon(self, task: asyncio.Task[Any]) -> None:
+        """Stop waiting for a request: the cancellation is sent, within a bound, even by a writer that is stuck."""
+        task.cancel()
+        self._leftovers.add(task)
+        task.add_done_callback(self._leftovers.discard)
+        task.add_done_callback(_look_at)
+        await asyncio.wait({task}, timeout=CANCEL_WAIT)
+
+    def _usable(self, operation: Operation) -> _Link:
+        link = self._link
+        if link is None or not link.live:
+            fault = (link.faults.fatal if link else None) or Fault("disconnected")
+            # Nothing was sent yet.
+            raise error_for(
+                Fault(
+                    "disconnected" if operation == "call" else fault.kind,
+                    executed="no",
+                    exit_status=fault.exit_status,
+                    signal=fault.signal,
+                ),
+                operation=operation,
+                server=self.name,
+                definition=self.definition,
+            )
+        return link
+
+    # what the server asks for
+
+    def capabilities(self) -> dict[str, Any]:
+        """What is declared to the server: nothing to one that is not trusted (DESIGN §9)."""
+        if self.definition.trust == "untrusted":
+            return {}
+        declared: dict[str, Any] = {"elicitation": {"form": {}}}
+        if self.definition.trust == "trusted":
+            declared["roots"] = {}
+        return declared
+
+    async def _answer(
+        self, link: _Link, call: _Call | None, method: str, params: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        declared = self.capabilities()
+        if method == "roots/list" and "roots" in declared:
+            directory = Path(self._roots_cwd or self._configuration.cwd).absolute()
+            return {"roots": [{"uri": directory.as_uri(), "name": directory.name or str(directory)}]}
+        if method == "elicitation/create" and "elicitation" in declared:
+            return await self._elicit(link, call, params)
+        return None
+
+    async def _elicit(self, link: _Link, call: _Call | None, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the person behind the call that this belongs to; several possible ones are none."""
+        if call is None:
+            # A stdio server does not say which call its question belongs to.
+            asked = {each.handlers.elicit for each in link.calls}
+            call = next(iter(link.calls)) if len(asked) == 1 else None
+        elicit = call.handlers.elicit if call is not None else None
+        schema = params.get("requestedSchema")
+        if call is None or elicit is None or params.get("mode") == "url" or not isinstance(schema, dict):
+            return {"action": "decline"}
+        text = params.get("message")
+        question = asyncio.ensure_future(elicit(schema, text if isinstance(text, str) else ""))
+        call.asking.add(question)
+        try:
+            content = await question
+        except asyncio.CancelledError:
+            if question.cancelled() and not _being_cancelled():
+                return {"action": "cancel"}
+            question.cancel()
+            raise
+        finally:
+            call.asking.discard(question)
+            call.heard = asyncio.get_running_loop().time()
+        return {"action": "decline"} if content is None else {"action": "accept", "content": content}
+
+    def _tools_changed(self) -> None:
+        for callback in list(self.on_tools_changed):
+            callback()
+
+    # errors
+
+    def _explained(self, error: Exception, link: _Link, operation: Operation) -> PiMcpError:
+        """Our own error for whatever went wrong; marks the session as lost where it is."""
+        found = self._named(error, link, operation)
+        if operation != "connect":
+            lost = isinstance(error, RequestFailed) and (
+                error.closed
+                or (error.fault is not None and (error.fault.session_lost or error.fault.kind == "disconnected"))
+            )
+            if lost or found.diagnostic.code == "authentication_required":
+                if self._link is link and not link.stop.is_set():
+                    self._failed(found.diagnostic)
+                self._retire(link)
+            else:
+                self.diagnostic = found.diagnostic
+        return found
+
+    def _named(self, error: Exception, link: _Link, operation: Operation) -> PiMcpError:
+        about = {"operation": operation, "server": self.name, "definition": self.definition}
+        if isinstance(error, BaseExceptionGroup):
+            # A transport's task group; what counts is the first of the causes that says something.
+            for inner in error.exceptions:
+                if isinstance(inner, PiMcpError | RequestFailed | NotUnderstood | CannotStart):
+                    return self._named(inner, link, operation)
+                if isinstance(inner, BaseExceptionGroup):
+                    return self._named(inner, link, operation)  # type: ignore[arg-type]
+        if isinstance(error, PiMcpError):
+            return error
+        if isinstance(error, CannotStart):
+            return error_for(error.fault, **about)  # type: ignore[arg-type]
+        if isinstance(error, NotUnderstood):
+            hint = "Look at the server's version and the `protocol` setting."
+            reason = f"{error.reason} {UNKNOWN_OUTCOME}" if operation == "call" else error.reason
+            return failure("protocol_error", operation, self.name, reason, hint)
+        if isinstance(error, RequestFailed):
+            if error.fault is not None:
+                return error_for(error.fault, **about)  # type: ignore[arg-type]
+            if error.closed:
+                return error_for(link.faults.fatal or Fault("disconnected"), **about)  # type: ignore[arg-type]
+            diagnostic = diagnose_error(error.code, error.message, error.data, operation=operation, server=self.name)
+            if operation == "call" and error.code in NOT_EXECUTED_CODES:
+                return NotExecuted(diagnostic)
+            return error_of(diagnostic)
+        if link.faults.fatal is not None:
+            return error_for(link.faults.fatal, **about)  # type: ignore[arg-type]
+        return failure(
+            "operation_failed",
+            operation,
+            self.name,
+            "The connection failed in an unknown way.",
+            f"`/mcp get {clean_line(self.name)}` shows more.",
+        )
+
+    # shared work
+
+    def _owned(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.create_task(work)
+        task.add_done_callback(_look_at)
+        return task
+
+    async def _joined(self, task: asyncio.Task[T]) -> T:
+        """Wait for shared work; only the work's own end ends it, not a waiter's cancellation."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and not _being_cancelled():
+                raise failure("connection_failed", "connect", self.name, "The connection was closed.") from None
+            raise
+        except PiMcpError as error:
+            # Each waiter gets an exception of its own: one object raised in several tasks mixes their tracebacks.
+            raise type(error)(error.diagnostic) from None
+
+
+class _Expired(PiMcpError):
+    """The start-up limit passed; no second attempt within the same one."""
+
+
+class _Peer:
+    """Answers a server's own requests on behalf of one link."""
+
+    def __init__(self, connection: Connection, link: _Link) -> None:
+        self._connection = connection
+        self._link = link
+
+    def capabilities(self) -> dict[str, Any]:
+        return self._connection.capabilities()
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        return await self._connection._answer(self._link, None, method, params)
+
+    def notified(self, method: str, params: Mapping[str, Any]) -> None:
+        del params
+        if method == "notifications/tools/list_changed":
+            self._connection._tools_changed()
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Retrieve a task's exception, so that one that nobody waits for any more is not reported as lost."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _first(*events: asyncio.Event) -> None:
+    waiters = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*waiters, return_exceptions=True)

@@ -1,0 +1,499 @@
+"""Speak the protocol over a transport's streams: negotiation, requests, server requests, notifications.
+
+Comes in: the SDK's stream pair and a `Peer` that answers the server. Goes out: `ServerInfo` and raw result objects
+as the server sent them. It starts no process, opens no socket, repeats nothing, and validates no result: the SDK's
+models would lose what they do not know, so only its dispatcher is used, not its client session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from pi_mcp._version import __version__
+from pi_mcp.connect.faults import Fault, Faults
+from pi_mcp.connect.logring import LogRing
+from pi_mcp.text import clean_line, clean_metadata, redact
+
+Era = Literal["modern", "legacy"]
+Plan = Literal["auto", "modern", "legacy"]
+OnProgress = Callable[[float, float | None, str | None], None]
+
+PROBE_WAIT = 3.0
+"""Seconds that `server/discover` is waited for before `initialize` is sent behind it (DESIGN §5)."""
+MAX_INPUT_ROUNDS = 10
+"""Rounds of one call that asks for input (2026-07-28)."""
+INSTRUCTIONS_LIMIT = 2048
+"""Bytes of UTF-8 kept of a server's instructions."""
+
+CONNECTION_CLOSED = -32000
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+UNSUPPORTED_VERSION = -32022
+
+_META = "io.modelcontextprotocol/"
+_LOG = logging.getLogger("pi_mcp")
+
+# Faults after which `initialize` would fare no better: asking again would only repeat a refused login or wait
+# for a dead host twice. A plain 400, 404, 405, 406 or 500 is how older servers answer an unknown method.
+_FINAL_STATUS = frozenset({401, 402, 403, 407, 429, 502, 503, 504})
+_FINAL_KINDS = frozenset({"refused", "dns", "tls", "unreachable", "proxy", "connect_timeout", "redirect"})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What the handshake told. Texts are cleaned; instructions hold at most 2 KiB of UTF-8."""
+
+    protocol_version: str
+    era: Era
+    name: str = ""
+    version: str = ""
+    title: str | None = None
+    instructions: str | None = None
+    has_tools: bool | None = None
+    """Whether tools are declared; None where the capabilities are empty, which says nothing (B110)."""
+    list_changed: bool = False
+
+
+class RequestFailed(Exception):
+    """A request got an error. `closed`: the connection has ended. `fault`: what the transport knows."""
+
+    def __init__(self, code: int, message: str, data: Any, fault: Fault | None, *, closed: bool) -> None:
+        super().__init__(code)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.fault = fault
+        self.closed = closed
+
+
+class NotUnderstood(Exception):
+    """The handshake's answer cannot be used; `reason` is a sentence of ours."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Peer(Protocol):
+    """The side that answers a server's own requests and hears its notifications."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """The client capabilities to declare."""
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The result for a server's request; None where the method is not offered."""
+
+    def notified(self, method: str, params: Mapping[str, Any]) -> None:
+        """A notification other than progress came. Must not raise or block."""
+
+
+class _Noise(logging.Handler):
+    """Sends what the SDK logs to our debug log, without tracebacks: a terminal program has no stderr to fill."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):
+            _LOG.debug("%s: %s", record.name, redact(clean_line(record.getMessage(), 500)))
+
+
+class _OnlyOthers(logging.Filter):
+    """The SDK logs under the bare name `client`, too; the host may have a logger of that name."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "/mcp/" not in record.pathname.replace("\\", "/"):
+            return True
+        with contextlib.suppress(Exception):
+            _LOG.debug("%s: %s", record.name, redact(clean_line(record.getMessage(), 500)))
+        return False
+
+
+_quiet = False
+
+
+def quiet_sdk() -> None:
+    """Route the SDK's loggers into `pi_mcp` at debug level; at most once per process."""
+    global _quiet
+    if _quiet:
+        return
+    _quiet = True
+    if not _LOG.handlers:
+        _LOG.addHandler(logging.NullHandler())
+    for name in ("mcp", "httpx2", "httpcore2"):
+        logger = logging.getLogger(name)
+        logger.addHandler(_Noise())
+        logger.propagate = False
+    logging.getLogger("client").addFilter(_OnlyOthers())
+
+
+def _import_sdk() -> None:
+    import mcp.shared.jsonrpc_dispatcher
+    import mcp.shared.message  # noqa: F401
+
+
+async def load_sdk() -> None:
+    """Import the SDK in a worker thread: 0.8 s that the event loop does not wait for. At most once."""
+    quiet_sdk()
+    # A module being imported is in sys.modules already, so the flag is its last public name.
+    module = sys.modules.get("mcp.shared.jsonrpc_dispatcher")
+    if module is not None and hasattr(module, "JSONRPCDispatcher"):
+        return
+    await asyncio.to_thread(_import_sdk)
+
+
+class _Started:
+    """The part of anyio's TaskStatus that the dispatcher uses."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def started(self, value: object = None) -> None:
+        del value
+        self.event.set()
+
+
+@dataclass(slots=True)
+class _Envelope:
+    """What each request carries: nothing yet, the version header, or the 2026 envelope."""
+
+    version: str | None = None
+    modern: bool = False
+    capabilities: dict[str, Any] = field(default_factory=dict)
+
+
+class ProtocolSession:
+    """One negotiated conversation. Use as an async context manager, in one task."""
+
+    def __init__(self, read: Any, write: Any, *, faults: Faults, log: LogRing, peer: Peer) -> None:
+        self._read = read
+        self._write = write
+        self._faults = faults
+        self._log = log
+        self._peer = peer
+        self._ids = itertools.count(1)
+        self._envelope = _Envelope()
+        self._dispatcher: Any = None
+        self._pump: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+        """Set when the transport's read stream has ended: no answer will come any more."""
+
+    async def __aenter__(self) -> ProtocolSession:
+        from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+
+        self._dispatcher = JSONRPCDispatcher(self._read, self._write, on_stream_exception=self._on_stream_exception)
+        started = _Started()
+        self._pump = asyncio.create_task(
+            self._dispatcher.run(self._on_request, self._on_notify, self._intercept, task_status=started)
+        )
+        self._pump.add_done_callback(self._pump_done)
+        waiter = asyncio.create_task(started.event.wait())
+        try:
+            await asyncio.wait({waiter, self._pump}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in (self._listener, self._pump):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task}, timeout=2.0)
+
+    def _pump_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The exception is looked at here and nowhere else; the transport has noted what it means.
+            _LOG.debug("dispatcher ended: %s", type(error).__name__)
+        self.ended.set()
+
+    # negotiation
+
+    async def handshake(self, plan: Plan, *, probe_wait: float = PROBE_WAIT) -> ServerInfo:
+        """Negotiate. Raises RequestFailed, or NotUnderstood; the caller bounds the time.
+
+        `auto` sends `server/discover` first. When no answer came within `probe_wait`, `initialize` is sent behind
+        it, and what the server makes of that one counts; the late answer to the probe is used only where
+        `initialize` is refused. `modern` waits for the probe as long as the caller does.
+        """
+        if plan == "legacy":
+            return await self._initialize()
+        probe = asyncio.create_task(self._discover())
+        try:
+            await asyncio.wait({probe}, timeout=None if plan == "modern" else probe_wait)
+            if probe.done():
+                info = self._probed(probe)
+                return info if info is not None else await self._initialize()
+            try:
+                return await self._initialize()
+            except RequestFailed as error:
+                if error.closed or not (probe.done() or error.code == UNSUPPORTED_VERSION):
+                    raise
+                await asyncio.wait({probe})
+                info = self._probed(probe)
+                if info is None:
+                    raise
+                return info
+        finally:
+            probe.cancel()
+            await asyncio.gather(probe, return_exceptions=True)
+
+    def _probed(self, probe: asyncio.Task[ServerInfo | None]) -> ServerInfo | None:
+        try:
+            return probe.result()
+        except RequestFailed as error:
+            fault = error.fault
+            if error.closed or (fault and (fault.kind in _FINAL_KINDS or fault.status in _FINAL_STATUS)):
+                raise
+            return None
+
+    async def _discover(self) -> ServerInfo | None:
+        """The modern handshake; None where the server answers it without speaking a version of ours."""
+        from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+
+        envelope = _Envelope(LATEST_MODERN_VERSION, True, self._peer.capabilities())
+        result = await self._send("server/discover", {}, envelope, cancellable=False)
+        supported = result.get("supportedVersions")
+        mutual = [v for v in MODERN_PROTOCOL_VERSIONS if isinstance(supported, list) and v in supported]
+        if not mutual:
+            return None
+        self._envelope = _Envelope(mutual[-1], True, envelope.capabilities)
+        meta = result.get("_meta")
+        identity = meta.get(_META + "serverInfo") if isinstance(meta, dict) else None
+        return _info(result, identity or result.get("serverInfo"), mutual[-1], "modern")
+
+    async def _initialize(self) -> ServerInfo:
+        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
+
+        params = {
+            "protocolVersion": LATEST_HANDSHAKE_VERSION,
+            "capabilities": self._peer.capabilities(),
+            "clientInfo": {"name": "pi-mcp", "version": __version__},
+        }
+        result = await self._send("initialize", params, _Envelope(), cancellable=False)
+        version = result.get("protocolVersion")
+        if version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            said = f" ({clean_line(version, 40)})" if isinstance(version, str) and clean_line(version) else ""
+            raise NotUnderstood(f"The server answered the handshake with an unknown protocol version{said}.")
+        self._envelope = _Envelope(version)
+        await self.notify("notifications/initialized")
+        return _info(result, result.get("serverInfo"), version, "legacy")
+
+    # requests
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        on_progress: OnProgress | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Send one request once and wait for its result object. Raises RequestFailed.
+
+        Cancelling the waiting task sends `notifications/cancelled`. There is no time limit here.
+        """
+        return await self._send(method, params, self._envelope, on_progress=on_progress, headers=headers)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        on_progress: OnProgress | None = None,
+        answer: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any] | None]],
+    ) -> dict[str, Any]:
+        """`tools/call`, with the rounds of an `input_required` result; the final result object.
+
+        `schema` is the tool's input schema: on 2026 HTTP its `x-mcp-header` properties are repeated as headers.
+        """
+        params: dict[str, Any] = {"name": name, "arguments": dict(arguments)}
+        headers = self._parameter_headers(schema, arguments)
+        delay = 0.05
+        for _ in range(MAX_INPUT_ROUNDS + 1):
+            result = await self.request("tools/call", params, on_progress=on_progress, headers=headers)
+            if result.get("resultType") != "input_required" or not self._envelope.modern:
+                return result
+            params = {"name": name, "arguments": dict(arguments)}
+            asked = result.get("inputRequests")
+            if isinstance(asked, dict) and asked:
+                params["inputResponses"] = await self._input_responses(asked, answer)
+            else:
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 0.25)
+            if isinstance(result.get("requestState"), str):
+                params["requestState"] = result["requestState"]
+        raise NotUnderstood(f"The server asked for input more than {MAX_INPUT_ROUNDS} times during one call.")
+
+    async def _input_responses(
+        self,
+        asked: Mapping[str, Any],
+        answer: Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any] | None]],
+    ) -> dict[str, Any]:
+        responses: dict[str, Any] = {}
+        for key, request in asked.items():
+            method = request.get("method") if isinstance(request, dict) else None
+            params = request.get("params") if isinstance(request, dict) else None
+            found = None
+            if isinstance(method, str):
+                found = await answer(method, params if isinstance(params, dict) else {})
+            if found is None:
+                raise NotUnderstood("The server asked during the call for something that is not offered to it.")
+            responses[key] = found
+        return responses
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification; dropped when the connection has ended."""
+        version = self._envelope.version
+        options = {"headers": {"mcp-protocol-version": version}} if version else {}
+        await self._dispatcher.notify(method, params, options)
+
+    def _parameter_headers(
+        self, schema: Mapping[str, Any] | None, arguments: Mapping[str, Any]
+    ) -> dict[str, str] | None:
+        if not self._envelope.modern or not schema:
+            return None
+        from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+
+        try:
+            if find_invalid_x_mcp_header(schema) is not None:
+                return None
+            return mcp_param_headers(x_mcp_header_map(schema), arguments)
+        except (TypeError, ValueError, RecursionError):
+            return None
+
+    async def _send(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        envelope: _Envelope,
+        *,
+        on_progress: OnProgress | None = None,
+        headers: Mapping[str, str] | None = None,
+        cancellable: bool = True,
+        request_id: int | str | None = None,
+    ) -> dict[str, Any]:
+        from mcp.shared.exceptions import MCPError
+
+        request_id = next(self._ids) if request_id is None else request_id
+        sent = dict(params)
+        options: dict[str, Any] = {"request_id": request_id, "cancel_on_abandon": cancellable}
+        if envelope.version is not None:
+            options["headers"] = {"mcp-protocol-version": envelope.version}
+        if envelope.modern:
+            from mcp.shared.inbound import NAME_BEARING_METHODS, encode_header_value
+
+            sent["_meta"] = {
+                **(sent.get("_meta") or {}),
+                _META + "protocolVersion": envelope.version,
+                _META + "clientInfo": {"name": "pi-mcp", "version": __version__},
+                _META + "clientCapabilities": envelope.capabilities,
+            }
+            options["headers"]["mcp-method"] = method
+            key = NAME_BEARING_METHODS.get(method)
+            if key is not None and isinstance(params.get(key), str):
+                options["headers"]["mcp-name"] = encode_header_value(params[key])
+            options["headers"].update(headers or {})
+        if on_progress is not None:
+
+            async def progressed(progress: float, total: float | None, message: str | None) -> None:
+                on_progress(progress, total, message)
+
+            options["on_progress"] = progressed
+        try:
+            result: dict[str, Any] = await self._dispatcher.send_raw_request(method, sent, options)
+        except MCPError as error:
+            fault = self._faults.take(request_id)
+            closed = False
+            if fault is None and error.code == CONNECTION_CLOSED and error.message == "Connection closed":
+                # A server can send the same words; the end of the read stream is what tells.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await self.ended.wait()
+                closed = self.ended.is_set()
+            raise RequestFailed(error.code, error.message, error.data, fault, closed=closed) from None
+        except (OSError, RuntimeError, TimeoutError):
+            # The transport's own failure, or a dispatcher that ended before it ran.
+            raise RequestFailed(CONNECTION_CLOSED, "", None, self._faults.take(request_id), closed=True) from None
+        return result
+
+    # what the server sends by itself
+
+    async def _on_request(self, context: Any, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        from mcp.shared.exceptions import MCPError
+
+        del context
+        if method == "ping":
+            return {}
+        try:
+            result = await self._peer.answer(method, params or {})
+        except Exception:  # an answer of ours must not become an error text on the wire
+            raise MCPError(code=-32603, message="Internal error") from None
+        if result is None:
+            raise MCPError(code=METHOD_NOT_FOUND, message="Method not found")
+        return result
+
+    async def _on_notify(self, context: Any, method: str, params: Mapping[str, Any] | None) -> None:
+        """Everything is heard in receive order by `_intercept`."""
+
+    def _intercept(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        if method == "notifications/message":
+            level = clean_line(str((params or {}).get("level", "info")), 20)
+            self._log.add(f"{level}: {str((params or {}).get('data', ''))[:4000]}")
+        elif method not in ("notifications/progress", "notifications/cancelled"):
+            self._peer.notified(method, params or {})
+        return True
+
+    async def _on_stream_exception(self, error: Exception) -> None:
+        self._log.noise += 1
+        _LOG.debug("stream: %s", type(error).__name__)
+
+    # change notifications of the modern era
+
+    def listen(self) -> None:
+        """Ask a 2026 server to report changed tools. Losing the subscription costs freshness only."""
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        for attempt in range(1, 6):
+            with contextlib.suppress(RequestFailed):
+                await self._send(
+                    "subscriptions/listen",
+                    {"notifications": {"toolsListChanged": True}},
+                    self._envelope,
+                    request_id=f"listen-{attempt}",
+                )
+            if self.ended.is_set():
+                return
+            await asyncio.sleep(min(2.0**attempt, 30.0))
+            # Whatever changed while nobody listened is unknown, so the catalog counts as stale.
+            self._peer.notified("notifications/tools/list_changed", {})
+
+
+def _info(result: Mapping[str, Any], identity: Any, version: str, era: Era) -> ServerInfo:
+    capabilities = result.get("capabilities")
+    capabilities = capabilities if isinstance(capabilities, dict) else {}
+    tools = capabilities.get("tools")
+    identity = identity if isinstance(identity, dict) else {}
+    instructions = result.get("instructions")
+    text = clean_metadata(instructions).strip() if isinstance(instructions, str) else ""
+    return ServerInfo(
+        protocol_version=version,
+        era=era,
+        name=_text(identity.get("name")),
+        version=_text(identity.get("version"), 60),
+        title=_text(identity.get("title")) or None,
+        instructions=text.encode()[:INSTRUCTIONS_LIMIT].decode("utf-8", "ignore") or None,
+        has_tools="tools" in capabilities if capabilities else None,
+        list_changed=isinstance(tools, dict) and tools.get("listChanged") is True,
+    )
+
+
+def _text(value: Any, limit: int = 100) -> str:
+    return clean_line(value, limit) if isinstance(value, str) else ""
