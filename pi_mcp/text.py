@@ -6,23 +6,30 @@ no server and does no I/O.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 import weakref
 from typing import ClassVar
+from urllib.parse import quote, quote_plus
 
-# CSI, OSC/DCS/SOS/PM/APC strings (whole, ended by BEL or ST or running to the end), other two-byte escapes;
-# also with the 8-bit introducers.
+# CSI; OSC, DCS, SOS, PM and APC strings; other two-byte escapes. A string goes whole with its BEL or ST; one that is
+# never ended goes up to the end of its line, so that a stray introducer does not swallow a result. The 8-bit
+# introducers are quotation marks in mis-decoded text: they take a string with them only where one ends on the line.
+# No class matches an introducer of its own kind, which keeps the search linear.
 _ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]?"
-    "|(?:\x1b[\\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c|(?=\x1b)|$)"
+    "|\x1b[\\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b[\\]PX^_][^\x07\x1b\x9c\n]*"
+    "|[\x90\x98\x9d-\x9f][^\x07\x1b\x90\x98\x9c-\x9f\n]*(?:\x07|\x1b\\\\|\x9c)"
     "|\x1b[ -/]*[0-~]?"
 )
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Format characters that reorder, join or hide text, and the tag and variation blocks that can carry a message.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -72,16 +79,13 @@ class Redactor:
         Redactor._living.add(self)
 
     def add(self, value: str) -> None:
-        """Remember a resolved value, and the token within `Bearer token`."""
+        """Remember a resolved value, and the token within `Bearer token`, also as URLs and JSON spell them."""
         for part in {value, value.strip(), *value.split()}:
             if len(part) >= 4 and part.lower() not in {"bearer", "basic", "token"}:
-                self._values.add(part)
+                escaped = (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
+                quoted = (quote(part, safe="", errors="replace"), quote_plus(part, errors="replace"))
+                self._values.update((part, *escaped, *quoted))
         self._pattern = None
-
-    @property
-    def values(self) -> frozenset[str]:
-        """What is replaced. For whoever has to find or mark the values, never to show them."""
-        return frozenset(self._values)
 
     def __call__(self, text: str) -> str:
         if not self._values:
