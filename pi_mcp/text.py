@@ -87,6 +87,11 @@ class Redactor:
                 self._values.update((part, *escaped, *quoted))
         self._pattern = None
 
+    @property
+    def values(self) -> frozenset[str]:
+        """What is replaced. For whoever has to find or mark the values, never to show them."""
+        return frozenset(self._values)
+
     def __call__(self, text: str) -> str:
         if not self._values:
             return text
