@@ -1,0 +1,62 @@
+"""Which processes are left: what tests of process life ask again and again. Linux.
+
+Comes in: process ids. Goes out: those that live. A zombie counts as gone, because PID 1 may reap late.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Those of `pids` that exist and are no zombies."""
+    return [pid for pid in pids if state_of(pid) not in (None, "Z", "X")]
+
+
+def state_of(pid: int) -> str | None:
+    """The letter of `/proc/PID/stat`, or None when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+def gone(pids: Iterable[int], seconds: float = 5.0) -> bool:
+    """Wait until none of them lives; False when some still do after `seconds`."""
+    pids = list(pids)
+    end = time.monotonic() + seconds
+    while alive(pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def children_of(pid: int) -> list[int]:
+    """The living and dead children of a process."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found.append(int(name))
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Children, their children, and so on."""
+    found = children_of(pid)
+    for child in list(found):
+        found.extend(descendants_of(child))
+    return found
+
+
+def open_files() -> int:
+    """How many file descriptors this process holds."""
+    return len(os.listdir("/proc/self/fd"))
