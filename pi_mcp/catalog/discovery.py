@@ -572,7 +572,7 @@ def _short(text: str) -> str | None:
 
 
 def _cut(catalog: Catalog) -> Diagnostic:
-    reason = catalog.notes[0] if catalog.notes else "Its listing did not end."
+    reason = " ".join(catalog.notes) or "Its listing did not end."
     return Diagnostic(
         "protocol_error",
         "list",
