@@ -68,16 +68,18 @@ def load_config(
     config: Path | None = None,
     trust_project: bool = False,
     environ: Mapping[str, str] | None = None,
+    state_dir: Path | None = None,
 ) -> Configuration:
     """Read the configuration files of DESIGN §4 and say what is in them. Never raises for bad content.
 
     `config` (or `PI_MCP_CONFIG`) names one file in place of the two user files. `trust_project` trusts the
-    project's file for this run alone. `environ` is the environment to take paths and, later, variables from.
+    project's file for this run alone. `environ` is the environment to take paths and, later, variables from;
+    `state_dir` is where the trust records are, by default the person's own.
     """
     environment = dict(os.environ if environ is None else environ)
     directory = _directory(cwd)
     home = Path(environment.get("HOME") or Path.home())
-    loading = _Loading(directory, environment)
+    loading = _Loading(directory, environment, TrustStore(state_dir))
     named = config or (Path(environment["PI_MCP_CONFIG"]) if environment.get("PI_MCP_CONFIG") else None)
     if named is not None:
         places: list[tuple[Path, Scope]] = [(directory / _open_tilde(named, home), "override")]
@@ -96,7 +98,7 @@ def load_config(
     if project is None:
         loading.report(FileReport(directory / ".mcp.json", "project", "missing"))
     elif project.resolve() not in read:
-        loading.project_file(project, TrustStore(), trust_project)
+        loading.project_file(project, trust_project)
     return loading.configuration()
 
 
@@ -108,7 +110,7 @@ def configuration_of(
     scope: Scope = "code",
 ) -> Configuration:
     """A configuration from raw `mcpServers` entries, validated as a file's would be; reads no file."""
-    loading = _Loading(_directory(cwd), dict(os.environ if environ is None else environ))
+    loading = _Loading(_directory(cwd), dict(os.environ if environ is None else environ), TrustStore())
     origin = Origin(None, scope, loading.cwd)
     for name, raw in servers.items():
         loading.add(name, check(name, _plain(raw), origin))
@@ -134,6 +136,7 @@ class _Loading:
 
     cwd: Path
     environ: dict[str, str]
+    trust: TrustStore
     entries: dict[str, ServerEntry] = field(default_factory=dict)
     reports: list[FileReport] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -145,7 +148,7 @@ class _Loading:
         return Configuration(
             entries=MappingProxyType(self.entries),
             files=tuple(self.reports),
-            diagnostics=tuple(self.diagnostics),
+            diagnostics=(*self.diagnostics, *self.trust.problems),
             sensitive=sensitive_words(self.words),
             deny_all=self.deny_all,
             project=self.question,
@@ -182,10 +185,9 @@ class _Loading:
             self.deny_all = self.deny_all or outcome.status == "invalid"
             self.report(outcome)
             return
-        store = TrustStore()
         checked = outcome.check(scope, self.cwd)
         for name, entry in checked.items():
-            self.add(name, _with_level(entry, store))
+            self.add(name, _with_level(entry, self.trust))
         self.policy(outcome)
         self.finish(outcome, scope, len(checked))
 
@@ -202,7 +204,7 @@ class _Loading:
         else:
             self.words.extend(words or ())
 
-    def project_file(self, path: Path, store: TrustStore, trust: bool) -> None:
+    def project_file(self, path: Path, trust: bool) -> None:
         """The project's file: data, until the person has trusted exactly this content."""
         outcome = _read(path, "project")
         if isinstance(outcome, FileReport):
@@ -217,13 +219,11 @@ class _Loading:
                 )
             )
         checked = outcome.check("project", self.cwd)
-        if trust or store.is_trusted(path, outcome.sha256):
+        if trust or self.trust.is_trusted(path, outcome.sha256):
             for name, entry in checked.items():
-                self.add(name, _switched(_with_level(entry, store), store, path))
-            self.diagnostics.extend(store.problems)
+                self.add(name, _switched(_with_level(entry, self.trust), self.trust, path))
             self.finish(outcome, "project", len(checked))
             return
-        self.diagnostics.extend(store.problems)
         if any(entry.definition is not None for entry in checked.values()):
             self.question = ProjectQuestion(path, outcome.sha256, self.question_text(checked))
         for name, entry in checked.items():

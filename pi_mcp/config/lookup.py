@@ -35,13 +35,16 @@ async def resolve_secrets(resolved: ResolvedServer) -> ResolvedServer:
     """
     if not resolved.commands:
         return resolved
-    tasks = [asyncio.ensure_future(_value(resolved, command)) for command in resolved.commands]
+    tasks = [asyncio.create_task(_value(resolved, command)) for command in resolved.commands]
     try:
         values = await asyncio.gather(*tasks)
-    finally:
+    except BaseException:
         for task in tasks:
-            task.cancel()
+            # A second cancel would interrupt the clean-up that the first one began.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
     tables = {"headers": dict(resolved.headers), "env": dict(resolved.env)}
     for command, value in zip(resolved.commands, values, strict=True):
         resolved.redactor.add(value)
