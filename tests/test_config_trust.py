@@ -274,7 +274,7 @@ def test_a_lock_that_is_held_is_busy_and_not_a_hang(tmp_path: Path, monkeypatch:
 def test_a_state_folder_that_cannot_be_written_is_an_error_in_our_words(tmp_path: Path) -> None:
     (tmp_path / "trust").write_text(SECRET)
     store = TrustStore(tmp_path)
-    with pytest.raises(PiMcpError, match="could not be written") as caught:
+    with pytest.raises(PiMcpError, match="not a directory") as caught:
         store.trust_project(tmp_path / "a", SHA)
     assert SECRET not in str(caught.value)
     assert not store.is_trusted(tmp_path / "a", SHA)

@@ -267,7 +267,7 @@ def _is_pi_mcp(entry: Mapping[str, Any]) -> bool:
 
 _CLAUDE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _CURSOR = re.compile(
-    r"\$\{(?:(?:env:)?([A-Za-z_][A-Za-z0-9_]*)|(userHome|workspaceFolder|workspaceFolderBasename|pathSeparator|/))\}"
+    r"\$\{(?:(userHome|workspaceFolder|workspaceFolderBasename|pathSeparator|/)|(?:env:)?([A-Za-z_][A-Za-z0-9_]*))\}"
 )
 _CURSOR_OWN = {"userHome": "${HOME}", "pathSeparator": "/", "/": "/"}
 _TEXTS = ("command", "cwd", "url", "serverUrl", "httpUrl")
@@ -311,7 +311,7 @@ def _text(value: str, dialect: Dialect, dollar: bool, missing: list[str]) -> str
         reference = replace(match, dollar)
         if not reference:
             # A relative path already starts in the working directory, which is the workspace.
-            if match.group(2) == "workspaceFolder" and match.start() == 0:
+            if match.group(1) == "workspaceFolder" and match.start() == 0:
                 reference = "."
             else:
                 missing.append(match.group())
@@ -327,7 +327,7 @@ def _claude_reference(match: re.Match[str], dollar: bool) -> str:
 
 def _cursor_reference(match: re.Match[str], dollar: bool) -> str:
     del dollar
-    variable, own = match.groups()
+    own, variable = match.groups()
     return _CURSOR_OWN.get(own, "") if own else f"${{{variable}}}"
 
 
