@@ -163,7 +163,8 @@ class Catalogs:
         catalogs: dict[str, Catalog] = {}
         problems: dict[str, Diagnostic] = {}
         waiting: dict[asyncio.Task[Catalog], str] = {}
-        for server in servers:
+        # Those that failed before come last: they would take the first places otherwise.
+        for server in sorted(servers, key=lambda server: server.failure is not None):
             name = server.definition.name
             catalog = self.known(name)
             if catalog is not None:
