@@ -131,7 +131,7 @@ class Connection:
         self.diagnostic: Diagnostic | None = None
         self.on_tools_changed: list[Callable[[], None]] = []
         self._configuration = configuration
-        self._roots_cwd = roots_cwd
+        self._roots_cwd = (roots_cwd or configuration.cwd).absolute()
         self._credentials = credentials
         self._state: State = "idle"
         self._link: _Link | None = None
@@ -365,8 +365,7 @@ class Connection:
         return listing
 
     async def _pages(self) -> Listing:
-        link = self._usable("list")
-        assert link.session is not None
+        link, session = self._usable("list")
         pages = Pages()
         loop = asyncio.get_running_loop()
         end = loop.time() + max(LISTING_LIMIT, self.definition.timeout)
@@ -375,7 +374,7 @@ class Connection:
             first = pages.cursor is None
             try:
                 async with asyncio.timeout_at(min(end, loop.time() + self.definition.timeout)):
-                    result = await link.session.request("tools/list", params)
+                    result = await session.request("tools/list", params)
             except RequestFailed as error:
                 if error.code == METHOD_NOT_FOUND and error.fault is None and first:
                     self._succeeded()
@@ -417,8 +416,7 @@ class Connection:
         `notifications/cancelled` and returns within a second; the server stays.
         """
         await self.connect()
-        link = self._usable("call")
-        assert link.session is not None
+        link, session = self._usable("call")
         loop = asyncio.get_running_loop()
         call = _Call(handlers or CallHandlers(), loop.time())
         link.calls.add(call)
@@ -429,7 +427,7 @@ class Connection:
                 call.handlers.on_progress(done, total, message)
 
         task = asyncio.create_task(
-            link.session.call_tool(
+            session.call_tool(
                 name,
                 arguments,
                 schema=schema,
@@ -479,9 +477,10 @@ class Connection:
         task.add_done_callback(_look_at)
         await asyncio.wait({task}, timeout=CANCEL_WAIT)
 
-    def _usable(self, operation: Operation) -> _Link:
+    def _usable(self, operation: Operation) -> tuple[_Link, ProtocolSession]:
         link = self._link
-        if link is None or not link.live:
+        session = link.session if link is not None and link.live else None
+        if link is None or session is None:
             fault = (link.faults.fatal if link else None) or Fault("disconnected")
             # Nothing was sent yet.
             raise error_for(
@@ -495,7 +494,7 @@ class Connection:
                 server=self.name,
                 definition=self.definition,
             )
-        return link
+        return link, session
 
     # what the server asks for
 
@@ -513,7 +512,7 @@ class Connection:
     ) -> dict[str, Any] | None:
         declared = self.capabilities()
         if method == "roots/list" and "roots" in declared:
-            directory = Path(self._roots_cwd or self._configuration.cwd).absolute()
+            directory = self._roots_cwd
             return {"roots": [{"uri": directory.as_uri(), "name": directory.name or str(directory)}]}
         if method == "elicitation/create" and "elicitation" in declared:
             return await self._elicit(link, call, params)

@@ -19,7 +19,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pi_mcp.connect.command import CannotStart, CommandLine, command_line
 from pi_mcp.connect.faults import Fault, Faults
@@ -298,8 +298,7 @@ class _Child(asyncio.SubprocessProtocol):
     # what the event loop tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self.transport = transport
+        self.transport = cast("asyncio.SubprocessTransport", transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
@@ -308,6 +307,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._arrived(self._reader.feed(data))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc
         if fd == 1:
             self._arrived(self._reader.end())
             self._stdout_ended = True
@@ -323,6 +323,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._news.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del exc
         self._closed.set()
 
     def pause_writing(self) -> None:
@@ -390,19 +391,18 @@ class _Child(asyncio.SubprocessProtocol):
         pipe = self.transport.get_pipe_transport(0) if self.transport else None
         if pipe is None or pipe.is_closing() or self.exited.is_set():
             return False
-        assert isinstance(pipe, asyncio.WriteTransport)
-        pipe.write(data)
+        cast("asyncio.WriteTransport", pipe).write(data)
         return True
 
     async def stop(self, *, eof_first: bool) -> None:
         """End the process: EOF, SIGTERM, SIGKILL, each with its grace; then let go of the pipes."""
         transport = self.transport
-        assert transport is not None
+        if transport is None:
+            return
         try:
-            pipe = transport.get_pipe_transport(0)
+            pipe = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
             if pipe is not None:
                 # close() would wait until what is buffered was read, which may be never.
-                assert isinstance(pipe, asyncio.WriteTransport)
                 if pipe.get_write_buffer_size():
                     pipe.abort()
                 else:

@@ -5,7 +5,6 @@ Comes in: process ids. Goes out: those that live. A zombie counts as gone, becau
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,14 +37,14 @@ def gone(pids: Iterable[int], seconds: float = 5.0) -> bool:
 def children_of(pid: int) -> list[int]:
     """The living and dead children of a process."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
             if int(fields[1]) == pid:
-                found.append(int(name))
+                found.append(int(entry.name))
     return found
 
 
@@ -59,4 +58,4 @@ def descendants_of(pid: int) -> list[int]:
 
 def open_files() -> int:
     """How many file descriptors this process holds."""
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -4,6 +4,8 @@ Comes in: the script's path as the only argument, and JSON-RPC lines. Goes out: 
 Standard library only, without site packages, so that it starts in a few milliseconds.
 """
 
+# ruff: noqa: PTH109, PTH123, SIM115 -- no pathlib: it starts hundreds of times in a test run
+
 import json
 import os
 import signal
