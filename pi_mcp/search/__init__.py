@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pi_mcp.search.document import FIELDS, SearchTool, from_listing, search_tool
-from pi_mcp.search.index import Hit, Index, Reason
+from pi_mcp.search.index import Index
+from pi_mcp.search.ranking import Hit, Reason
 
 __all__ = ["FIELDS", "Hit", "Index", "Reason", "SearchTool", "rank", "search_tool"]
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.search.actions import of_tool
+from pi_mcp.search.tuning import FieldWeights
 from pi_mcp.search.words import name_terms, parts, prose_terms
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("name", "title", "description", "parameters", "server", "keywords")
 """What is searched, in the order in which a reason names the field of a match."""
+NAME, TITLE, DESCRIPTION, PARAMETERS, SERVER, KEYWORDS = (1 << place for place in range(6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +82,11 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-@dataclass(frozen=True, slots=True)
-class FieldWeights:
-    """What one occurrence of a term counts in each field; description is the unit."""
-
-    name: float = 3.0
-    title: float = 1.5
-    opening: float = 1.0
-    description: float = 1.0
-    parameters: float = 0.5
-    server: float = 1.5
-    server_description: float = 0.0
-    keywords: float = 1.5
-    pair: float = 1.0
-    length: int = 250
+_SENTENCE_END = re.compile(r"[.!?。\n]")
 
 
-_OPENING = re.compile(r"[.!?。\n]")
+_LONGEST = 4000
+"""Characters of a description that are read after its first sentence's end was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +94,9 @@ class Document:
     """Term weights of one tool, and what the second stage looks at."""
 
     counts: dict[str, float]
-    """term → sum over the fields of occurrences times the field's weight."""
+    """term → sum over the fields of occurrences times the field's weight; also pairs of neighbours (`issue create`)."""
     length: float
+    """Sum of the weights of all terms, pairs left out."""
     marks: dict[str, int]
     """term → bits of `FIELDS`; a term that is missing here stands in the description alone."""
     name: tuple[str, ...]
@@ -119,44 +110,48 @@ def document(tool: SearchTool, weights: FieldWeights) -> Document:
     counts: dict[str, float] = {}
     marks: dict[str, int] = {}
     length = 0.0
-    text = tool.description[:20_000]
-    cut = _OPENING.search(text, 20)
+    text = tool.description[:_LONGEST]
+    cut = _SENTENCE_END.search(text, 20)
     at = cut.start() if cut else len(text)
-    first = prose_terms(text[:at])
+    opening = prose_terms(text[:at])
     rest = prose_terms(text[at:])[: weights.length]
-    for terms, weight in ((first, weights.opening), (rest, weights.description)):
-        if weight:
-            length += weight * len(terms)
-            for term in terms:
-                counts[term] = counts.get(term, 0.0) + weight
     name = name_terms(tool.name)
-    server = list(dict.fromkeys(name_terms(tool.server) + prose_terms(tool.server_title or "")))
     title = prose_terms(tool.title or "")
     for bit, terms, weight in (
-        (1, name, weights.name),
-        (2, title, weights.title),
-        (
-            8,
-            list(dict.fromkeys(term for each in tool.parameters for term in name_terms(each))),
-            weights.parameters,
-        ),
-        (16, server, weights.server),
-        (32, [term for word in tool.keywords for term in prose_terms(word)], weights.keywords),
-        (
-            16,
-            prose_terms(tool.server_description or "") if weights.server_description else [],
-            weights.server_description,
-        ),
+        (DESCRIPTION, opening, weights.opening),
+        (DESCRIPTION, rest, weights.description),
+        (NAME, name, weights.name),
+        (TITLE, title, weights.title),
+        (PARAMETERS, _distinct(map(name_terms, tool.parameters)), weights.parameters),
+        (SERVER, _distinct((name_terms(tool.server), prose_terms(tool.server_title or ""))), weights.server),
+        (SERVER, prose_terms(tool.server_description or ""), weights.server_description),
+        (KEYWORDS, _distinct(map(prose_terms, tool.keywords)), weights.keywords),
     ):
-        if weight:
-            length += weight * len(terms)
+        if not weight:
+            continue
+        length += weight * len(terms)
+        for term in terms:
+            counts[term] = counts.get(term, 0.0) + weight
+        if bit != DESCRIPTION:
             for term in terms:
-                marks[term] = marks.get(term, 4 if term in counts else 0) | bit
-                counts[term] = counts.get(term, 0.0) + weight
+                marks[term] = marks.get(term, 0) | bit
+    described = {*opening, *rest}
+    for term in marks:
+        if term in described:
+            marks[term] |= DESCRIPTION
     if weights.pair:
-        for terms in (name, title, first):
+        for terms in (name, title, opening):
             for one, two in pairwise(terms):
                 if one != two:
-                    pair = f"{one} {two}" if one < two else f"{two} {one}"
+                    pair = pair_of(one, two)
                     counts[pair] = counts.get(pair, 0.0) + weights.pair
-    return Document(counts, length, marks, tuple(dict.fromkeys(name)), of_tool(parts(tool.name), first))
+    return Document(counts, length, marks, tuple(dict.fromkeys(name)), of_tool(parts(tool.name), opening))
+
+
+def pair_of(one: str, two: str) -> str:
+    """Two terms as one, the same in either order: `create issue` asks for an `issue_create` too."""
+    return f"{one} {two}" if one < two else f"{two} {one}"
+
+
+def _distinct(groups: Iterable[list[str]]) -> list[str]:
+    return list(dict.fromkeys(term for group in groups for term in group))

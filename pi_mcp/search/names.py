@@ -73,7 +73,7 @@ class NameTable:
                     ordered.setdefault(group[place])
         return list(ordered)
 
-    def close(self, query: str, limit: int, admit: Callable[[SearchTool], bool]) -> list[tuple[str, str]]:
+    def close(self, query: str, limit: int, admit: Callable[[SearchTool], bool] | None) -> list[tuple[str, str]]:
         """(server, tool) whose names share the most pairs of characters with the query or one of its words."""
         if self._joined is None:
             self._joined = ["".join(parts(tool.name)) for tool in self._tools]
@@ -91,6 +91,6 @@ class NameTable:
             if len(close) == limit:
                 break
             tool = self._tools[number]
-            if admit(tool):
+            if admit is None or admit(tool):
                 close.append((tool.server, tool.name))
         return close

@@ -1,13 +1,13 @@
 """What people and models say, and what tools are called: one-way expansions of query words.
 
-Comes in: nothing. Goes out: query term → terms that are searched besides it, and the same for short phrases. The word
-itself is always searched too, with full weight; an expansion never replaces it. Entries are the general English of
+Comes in: a term. Goes out: terms that are searched besides it, and the same for short phrases. The word itself is
+always searched too, with full weight; an expansion never replaces it. Entries are the general English of
 software and offices: none may name one server's tool or serve one query.
 """
 
 from __future__ import annotations
 
-from pi_mcp.search.words import parts, prose_terms
+from pi_mcp.search.words import parts, prose_terms, stem
 
 _ABBREVIATIONS = """
 db: database
@@ -416,3 +416,13 @@ PHRASES = {
     for words, _, rest in (line.partition(":") for line in _PHRASES.strip().splitlines())
 }
 """Words as written, stop words included → terms searched besides them."""
+
+
+_BY_STEM: dict[str, tuple[str, ...]] = {}
+for _word, _others in EXPANSIONS.items():
+    _BY_STEM.setdefault(stem(_word), _others)
+
+
+def synonyms(term: str) -> tuple[str, ...]:
+    """What a query term may also be called; those of another form of the word where it has none of its own."""
+    return EXPANSIONS.get(term) or _BY_STEM.get(stem(term), ())

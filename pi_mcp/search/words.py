@@ -13,7 +13,7 @@ from functools import lru_cache
 _WORD = re.compile(r"[^\W_]+")
 # aB | ABc, but URLs stays one word before its plural s.
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])")
-# Scripts that do not separate words (Han, kana, Thai, Lao, Khmer, Burmese), and Hangul, whose particles stick to the word.
+# Scripts that do not separate words (Han, kana, Thai, Lao, Khmer, Burmese), and Hangul, whose particles stick.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+"
@@ -34,28 +34,26 @@ _LETTERS = {
     "Ё": "Е",
 }
 
-STOP_WORDS = frozenset(
-    """
+_STOP = """
     a an and any anything are as at be been being both but by can could did do does doing each either else for from
     had has have having he her here hers him his how i if in into is it its itself just let like me might mine more
     most must my myself need needs no nor not of on onto or other our ours out over own per please s same shall she
     should so some such t than that the their theirs them then there these they this those through to too under
     until up upon us very via want wants was we were what when where whether which while who whom whose why will
     with within would you your yours
-    """.split()
-)
+"""
+STOP_WORDS = frozenset(_STOP.split())
 """Words of English sentences that no tool is about. Words that name directions or actions (off, down, all) stay."""
 
 # Final s that is no plural.
-_SINGULAR = frozenset(
-    """
+_NO_PLURAL = """
     news series kubernetes postgres https sms dns aws gps css rss tls ssl os ios js ts cors sass less access address
     alias always analytics atlas bias bus business canvas chaos class corpus cross focus gas genesis jenkins lens
     pandas previous process progress redis sales status success tennis this was windows wordpress keras express
     mathematics physics statistics
-    """.split()
-)
-_SHORT_PLURALS = frozenset("vms prs mrs ids dbs pcs apis kvs".split())
+"""
+_SINGULAR = frozenset(_NO_PLURAL.split())
+_SHORT_PLURALS = frozenset(("vms", "prs", "mrs", "ids", "dbs", "pcs", "kvs"))
 
 
 @lru_cache(maxsize=4096)
@@ -89,6 +87,22 @@ def singular(word: str) -> str:
     if word.endswith(("sses", "shes", "ches", "xes", "zzes")):
         return word[:-2]
     return word[:-1]
+
+
+# Longest first: of two that fit, the longer one goes.
+_FORMS = "ization isation ations ation ments ment ings ing ions ion ers ed er or es al e"
+_ENDINGS = tuple(_FORMS.split())
+
+
+def stem(word: str) -> str:
+    """A crude common beginning of a word's forms (render, rendering, rendered); good enough for an expansion only."""
+    if not word.isascii() or len(word) < 5:
+        return word
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            word = word[: -len(ending)]
+            break
+    return word[:-1] if len(word) > 4 and word[-1] == word[-2] else word
 
 
 def parts(identifier: str) -> list[str]:
