@@ -348,13 +348,15 @@ class _Pass:
                     form = self.convert(sub, level + 1)
                     if form:
                         words.append(f"Names that match {_json(pattern, 120)}: {_json(form, 600)}")
+        if open_ended:  # a name that is told in words only must not be forbidden
+            return
         if isinstance(additional, Mapping):
             form = self.convert(additional, level + 1)
             if form is None:
                 additional = False
             elif form:
                 out["additionalProperties"] = form
-        if additional is False and not open_ended:
+        if additional is False:
             out["additionalProperties"] = False
 
     # Arrays
@@ -528,7 +530,7 @@ class _Pass:
         name = self.names.get(tokens)
         if not tokens or (name is not None and self.defs[name] is None):
             label = "the whole" if not tokens else clean_line(tokens[-1], 60)
-            opened = self.opened(target)
+            opened = self.opened(target) if tokens else {"type": "object"}
             opened.pop("description", None)
             return self.annotated(opened, node, [f"Of the same form as {label}."])
         if name is None:
