@@ -77,7 +77,7 @@ class Query:
     """Neighbouring terms, in alphabetical order within a pair, joined by a blank."""
     joined: dict[str, float]
     """Neighbouring terms written as one word → the smaller of their weights: host pool → hostpool."""
-    acronyms: frozenset[str]
+    acronyms: tuple[str, ...]
     """Initials of neighbouring words: virtual machine → vm, text to speech → tts."""
     phrases: tuple[tuple[str, tuple[str, ...]], ...]
     """Phrases of `PHRASES`, each with the terms that it may also be called."""
@@ -144,7 +144,7 @@ def _without_stops(value: re.Match[str]) -> str:
     return _FULL_STOPS.sub(" ", text) if text[0] in _QUOTING else text
 
 
-def _acronyms(text: str) -> frozenset[str]:
+def _acronyms(text: str) -> tuple[str, ...]:
     words = [word.lower() for word in _LATIN_WORD.findall(text)[:60]]
     content = [word for word in words if word not in STOP_WORDS]
     found = set()
@@ -157,7 +157,8 @@ def _acronyms(text: str) -> frozenset[str]:
                 initials += other[0]
                 if other not in STOP_WORDS:
                     found.add(initials)
-    return frozenset(found)
+    # In a fixed order: sums of floating-point numbers depend on it.
+    return tuple(sorted(found))
 
 
 def _phrases(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -6,19 +6,21 @@ them; then, for the best of these, factors for the name, the action and the serv
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pi_mcp.search.document import DESCRIPTION, FIELDS, Document, SearchTool
 from pi_mcp.search.names import NameTable
 from pi_mcp.search.query import Query, needs, read_query
-from pi_mcp.search.statistics import Statistics
+from pi_mcp.search.statistics import Postings, Statistics
 from pi_mcp.search.synonyms import synonyms
 from pi_mcp.search.tuning import Tuning
 from pi_mcp.search.words import name_terms
 
 Admit = Callable[[SearchTool], bool]
+_KEPT_AT_MOST = 2_000_000
+"""Numbers held in kept answers, 16 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +49,31 @@ class Hit:
     reasons: tuple[Reason, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Answer:
-    """What answers one query word: indexed terms, each with its weight. A document gets its best one, not their sum."""
+    """What answers one word of a query: indexed terms, each with its weight."""
 
     word: str
     terms: list[tuple[str, float]]
+    postings: Postings
+    """A document gets its best term, not the sum of them: several names for one thing are one match."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Scored:
     """The outcome of both stages for one query."""
 
     query: Query
-    answers: list[_Answer]
-    sums: dict[int, float]
+    answers: list[tuple[_Answer, float]]
+    """With the weight of the query's word."""
+    sums: Any
+    """First stage: an array over all documents."""
     factors: dict[int, tuple[float, float, float]]
-    """document → factors for name, action, server."""
+    """Second stage: candidate → factors for name, action, server."""
     final: dict[int, float]
-    """document → score, for the candidates of the second stage."""
+    """candidate → score."""
     order: list[int]
-    """Candidates, best first, then the other admitted documents by the first stage."""
+    """Candidates, best first."""
 
 
 class Ranking:
@@ -81,18 +87,28 @@ class Ranking:
         self.statistics = Statistics(documents, tuning.k1, tuning.b)
         self._homes = {tool.server: frozenset(name_terms(tool.server)) for tool in tools}
         self._name_terms = {term for document in documents for term in document.name}
-        self._answers: dict[str, list[tuple[str, float]]] = {}
+        self._name_weights = [sum(self.statistics.idf[term] for term in document.name) for document in documents]
+        self._answers: dict[str, _Answer] = {}
+        self._kept = 0
 
     def search(self, text: str, limit: int, admit: Admit | None) -> list[Hit]:
         """The best tools for `text`; those whose name it writes come first."""
+        if admit is not None:
+            admit = _asked_once(admit)
         scored = self._score(read_query(text, self.tuning), admit)
         order = self._with_each_need(text, scored, admit)
-        written = [
-            number for number in self.names.written(text, scored.final) if admit is None or admit(self.tools[number])
-        ]
+        if limit > len(order) == self.tuning.window:
+            # Beyond the window the first stage's order goes on.
+            rest = self.statistics.highest(scored.sums, len(self.tools))
+            known = set(order)
+            order = order + [number for number in self._admitted(rest, admit) if number not in known]
+        written = self._admitted(self.names.written(text, scored.final), admit)
         exact = set(written)
         chosen = (written + [number for number in order if number not in exact])[:limit]
         return [self._hit(number, number in exact, scored) for number in chosen]
+
+    def _admitted(self, numbers: list[int], admit: Admit | None) -> list[int]:
+        return numbers if admit is None else [number for number in numbers if admit(self.tools[number])]
 
     def _with_each_need(self, text: str, scored: _Scored, admit: Admit | None) -> list[int]:
         """The order in which each need of a query of several has one of its best tools among the first five."""
@@ -111,52 +127,72 @@ class Ranking:
 
     def _score(self, query: Query, admit: Admit | None) -> _Scored:
         answers = self._answer(query)
-        sums = self._sum(query, answers)
-        candidates, rest = self._best(sums, admit)
+        statistics, pair_weight = self.statistics, self.tuning.pair
+        pairs = [(statistics.impacts(pair), pair_weight) for pair in query.pairs if pair in statistics]
+        sums = statistics.total([*((answer.postings, weight) for answer, weight in answers), *pairs])
+        candidates = self._candidates(sums, admit)
         matched: dict[str, float] = {}
-        for answer in answers:
-            for term, weight in answer.terms:
-                if weight > matched.get(term, 0.0):
-                    matched[term] = weight
+        for answer, weight in answers:
+            for term, share in answer.terms:
+                if share * weight > matched.get(term, 0.0):
+                    matched[term] = share * weight
         factors: dict[int, tuple[float, float, float]] = {}
         final: dict[int, float] = {}
         named: dict[str, bool] = {}
-        for number in candidates:
+        for number, value in zip(candidates, sums[candidates].tolist(), strict=True):
             server = self.tools[number].server
             if server not in named:
                 home = self._homes[server]
                 named[server] = bool(home) and all(matched.get(term, 0.0) >= 0.6 for term in home)
-            each = self._factors(self.documents[number], matched, query.actions, named[server])
+            each = self._factors(number, matched, query.actions, named[server])
             factors[number] = each
-            final[number] = sums[number] * each[0] * each[1] * each[2]
+            final[number] = value * each[0] * each[1] * each[2]
         order = sorted(candidates, key=lambda number: (-final[number], number))
-        return _Scored(query, answers, sums, factors, final, order + rest)
+        return _Scored(query, answers, sums, factors, final, order)
 
-    def _answer(self, query: Query) -> list[_Answer]:
-        """What answers each word, joined pair, acronym and phrase of the query."""
+    def _candidates(self, sums: Any, admit: Admit | None) -> list[int]:
+        """The admitted documents with the highest sums, as many as the window holds."""
+        window = asked = self.tuning.window
+        while True:
+            highest = self.statistics.highest(sums, asked)
+            admitted = self._admitted(highest, admit)
+            if len(admitted) >= window or len(highest) < asked:
+                return admitted[:window]
+            asked *= 4
+
+    def _answer(self, query: Query) -> list[tuple[_Answer, float]]:
+        """What answers each word, joined pair, acronym and phrase of the query, with its weight."""
         statistics, tuning = self.statistics, self.tuning
         answers = [
-            _Answer(word, [(term, share * weight) for term, share in self._terms_for(word)])
-            for word, weight in query.terms.items()
+            (self._known(word) or self._keep(word, self._expand(word)), weight) for word, weight in query.terms.items()
         ]
         for joined, weight in query.joined.items():
             if joined in statistics and joined not in query.terms:
-                answers.append(_Answer(joined, [(joined, weight * tuning.compound)]))
+                answers.append(
+                    (self._known("+" + joined) or self._keep("+" + joined, [(joined, tuning.compound)]), weight)
+                )
         for acronym in query.acronyms:
             if acronym in self._name_terms and acronym not in query.terms:
-                answers.append(_Answer(acronym, [(acronym, tuning.acronym)]))
+                answers.append(
+                    (self._known("." + acronym) or self._keep("." + acronym, [(acronym, tuning.acronym)]), 1.0)
+                )
         for phrase, others in query.phrases:
-            answers.append(_Answer(phrase, [(term, tuning.phrase) for term in others if term in statistics]))
-        return [answer for answer in answers if answer.terms]
+            terms = [(term, tuning.phrase) for term in others if term in statistics]
+            answers.append((self._known(phrase) or self._keep(phrase, terms), 1.0))
+        return [(answer, weight) for answer, weight in answers if answer.terms]
 
-    def _terms_for(self, word: str) -> list[tuple[str, float]]:
-        """Indexed terms that answer a word, each with its weight; kept, because words come again."""
-        found = self._answers.get(word)
-        if found is None:
-            if len(self._answers) > 10_000:
-                self._answers.clear()
-            found = self._answers[word] = self._expand(word)
-        return found
+    def _known(self, key: str) -> _Answer | None:
+        return self._answers.get(key)
+
+    def _keep(self, key: str, terms: list[tuple[str, float]]) -> _Answer:
+        """An answer, kept because words come again; `key` is the word, marked where it is no word of the query."""
+        answer = _Answer(key.lstrip("+."), terms, self.statistics.best_of(terms))
+        self._kept += 1 + len(answer.postings.numbers)
+        if self._kept > _KEPT_AT_MOST:
+            self._answers.clear()
+            self._kept = 0
+        self._answers[key] = answer
+        return answer
 
     def _expand(self, word: str) -> list[tuple[str, float]]:
         statistics, tuning = self.statistics, self.tuning
@@ -177,49 +213,16 @@ class Ranking:
                 found.setdefault(term, tuning.typo * likeness)
         return list(found.items())
 
-    def _sum(self, query: Query, answers: list[_Answer]) -> dict[int, float]:
-        """The first stage: document → sum over the answers of the best term's weighted product."""
-        impacts = self.statistics.impacts
-        sums: dict[int, float] = {}
-        for answer in answers:
-            best: dict[int, float] = {}
-            for term, weight in answer.terms:
-                for number, impact in impacts(term).items():
-                    value = weight * impact
-                    if value > best.get(number, 0.0):
-                        best[number] = value
-            for number, value in best.items():
-                sums[number] = sums.get(number, 0.0) + value
-        weight = self.tuning.pair
-        for pair in query.pairs:
-            if pair in self.statistics:
-                for number, impact in impacts(pair).items():
-                    sums[number] = sums.get(number, 0.0) + weight * impact
-        return sums
-
-    def _best(self, sums: Mapping[int, float], admit: Admit | None) -> tuple[list[int], list[int]]:
-        """The admitted documents with the highest sums, and all other admitted ones in order."""
-        window = self.tuning.window
-        if admit is not None:
-            sums = {number: value for number, value in sums.items() if admit(self.tools[number])}
-        if len(sums) <= window:
-            return list(sums), []
-        least = heapq.nlargest(window, sums.values())[-1]
-        ordered = sorted(
-            (number for number, value in sums.items() if value >= least), key=lambda number: (-sums[number], number)
-        )
-        return ordered[:window], ordered[window:]
-
     def _factors(
-        self, document: Document, matched: Mapping[str, float], actions: int, named: bool
+        self, number: int, matched: Mapping[str, float], actions: int, named: bool
     ) -> tuple[float, float, float]:
-        tuning, idf = self.tuning, self.statistics.idf
-        whole = part = 0.0
+        tuning, idf, document = self.tuning, self.statistics.idf, self.documents[number]
+        part = 0.0
         for term in document.name:
-            weight = idf[term]
-            whole += weight
-            part += weight * min(1.0, matched.get(term, 0.0))
-        name = 1 + tuning.coverage * part / whole if whole else 1.0
+            share = matched.get(term)
+            if share is not None:
+                part += idf[term] * min(1.0, share)
+        name = 1 + tuning.coverage * part / self._name_weights[number] if part else 1.0
         action = 1.0
         if actions and document.actions:
             action = 1 + tuning.agree if actions & document.actions else 1 - tuning.oppose
@@ -230,32 +233,47 @@ class Ranking:
         reasons = self._reasons(number, scored)
         if exact:
             reasons.insert(0, Reason(tool.name, "name", "written as a name", 0.0))
-        score = scored.final.get(number, scored.sums.get(number, 0.0))
-        return Hit(tool.server, tool.name, score, exact, tuple(reasons))
+        score = scored.final.get(number)
+        return Hit(
+            tool.server, tool.name, float(scored.sums[number]) if score is None else score, exact, tuple(reasons)
+        )
 
     def _reasons(self, number: int, scored: _Scored) -> list[Reason]:
         statistics, document = self.statistics, self.documents[number]
         found: list[Reason] = []
-        for answer in scored.answers:
+        for answer, asked in scored.answers:
             value, best = 0.0, ""
-            for term, weight in answer.terms:
+            for term, share in answer.terms:
                 if term in document.counts:
-                    product = weight * statistics.impacts(term)[number]
+                    product = asked * share * statistics.impact(term, number)
                     if product > value:
                         value, best = product, term
             if best:
                 found.append(Reason(answer.word, fields_of(document, best), best, value))
         for pair in scored.query.pairs:
             if pair in document.counts:
-                value = self.tuning.pair * statistics.impacts(pair)[number]
+                value = self.tuning.pair * statistics.impact(pair, number)
                 found.append(Reason(pair, "neighbours", pair, value))
         found.sort(key=lambda reason: (-reason.weight, reason.term))
-        running = scored.sums.get(number, 0.0)
+        running = float(scored.sums[number])
         for about, factor in zip(("name", "action", "server"), scored.factors.get(number, ()), strict=False):
             if factor != 1.0:
                 found.append(Reason(about, "factor", f"× {factor:.2f}", running * (factor - 1)))
                 running *= factor
         return found
+
+
+def _asked_once(admit: Admit) -> Admit:
+    """`admit` with its answers kept: one search may look at a tool several times."""
+    known: dict[int, bool] = {}
+
+    def ask(tool: SearchTool) -> bool:
+        key = id(tool)
+        if key not in known:
+            known[key] = admit(tool)
+        return known[key]
+
+    return ask
 
 
 def fields_of(document: Document, term: str) -> str:

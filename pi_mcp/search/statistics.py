@@ -8,16 +8,25 @@ documents with its words and no others. Importing this module does not import ra
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pi_mcp.search.document import Document
 from pi_mcp.search.words import grams, stem
+
+
+class Postings(NamedTuple):
+    """Documents and what each of them gets: two numpy arrays of one length, numbers distinct and ascending."""
+
+    numbers: Any
+    values: Any
 
 
 class Statistics:
     """Term statistics of a non-empty sequence of documents; a document's number is its place."""
 
     def __init__(self, documents: Sequence[Document], k1: float, b: float) -> None:
+        import numpy
         from rank_bm25 import BM25Plus
 
         # The constructor counts in how many documents a term stands and derives `idf`: distinct terms are enough for
@@ -29,8 +38,9 @@ class Statistics:
         self.bm25 = bm25
         self.idf: dict[str, float] = bm25.idf
         self.gain: float = bm25.k1 + 1
-        scale = bm25.b / bm25.avgdl
-        self.norms: list[float] = [bm25.k1 * (1 - bm25.b + scale * length) for length in bm25.doc_len]
+        lengths = numpy.array(bm25.doc_len, dtype=float)
+        self.norms: Any = bm25.k1 * (1 - bm25.b + bm25.b * lengths / bm25.avgdl)
+        """document → `k1 · (1 - b + b · length / average)`, as an array."""
         self.documents = documents
         self.postings: dict[str, list[int]] = {}
         postings = self.postings
@@ -40,7 +50,7 @@ class Statistics:
                     postings[term].append(number)
                 else:
                     postings[term] = [number]
-        self._impacts: dict[str, dict[int, float]] = {}
+        self._impacts: dict[str, Postings] = {}
         self._words: list[str] | None = None
         self._stems: dict[str, list[str]] = {}
         self._grams: dict[str, list[str]] = {}
@@ -48,32 +58,66 @@ class Statistics:
     def __contains__(self, term: str) -> bool:
         return term in self.postings
 
-    def impacts(self, term: str) -> dict[int, float]:
-        """document → what `term` adds there: BM25+'s product, less the `idf · delta` that every document gets alike."""
+    def impacts(self, term: str) -> Postings:
+        """What an indexed `term` adds to each document that holds it: BM25+'s product, less the `idf · delta` that
+        every document gets alike."""
         found = self._impacts.get(term)
         if found is None:
-            factor = self.idf[term] * self.gain
-            norms, documents = self.norms, self.documents
-            found = {}
-            for number in self.postings[term]:
-                count = documents[number].counts[term]
-                found[number] = factor * count / (norms[number] + count)
-            self._impacts[term] = found
+            import numpy
+
+            numbers = numpy.array(self.postings[term])
+            counts = numpy.array([self.documents[number].counts[term] for number in self.postings[term]])
+            values = self.idf[term] * self.gain * counts / (self.norms[numbers] + counts)
+            found = self._impacts[term] = Postings(numbers, values)
         return found
+
+    def impact(self, term: str, number: int) -> float:
+        """What an indexed `term` adds to one document; 0 where it does not stand there."""
+        count = self.documents[number].counts.get(term, 0.0)
+        return float(self.idf[term] * self.gain * count / (self.norms[number] + count))
+
+    def best_of(self, terms: Sequence[tuple[str, float]]) -> Postings:
+        """For each document that holds one of `terms` (indexed term, weight), the greatest weighted impact."""
+        import numpy
+
+        if len(terms) == 1:
+            term, weight = terms[0]
+            alone = self.impacts(term)
+            return Postings(alone.numbers, weight * alone.values)
+        best = numpy.zeros(len(self.documents))
+        for term, weight in terms:
+            each = self.impacts(term)
+            best[each.numbers] = numpy.maximum(best[each.numbers], weight * each.values)
+        numbers = numpy.flatnonzero(best)
+        return Postings(numbers, best[numbers])
+
+    def total(self, parts: Iterable[tuple[Postings, float]]) -> Any:
+        """An array over all documents: the sum of weighted postings, 0 where none of them has the document."""
+        import numpy
+
+        sums = numpy.zeros(len(self.documents))
+        for postings, weight in parts:
+            # Numbers are distinct within a posting, so that this adds to each once.
+            sums[postings.numbers] += weight * postings.values
+        return sums
+
+    def highest(self, sums: Any, limit: int) -> list[int]:
+        """The at most `limit` documents with the highest positive sums; ties in the order of the documents."""
+        import numpy
+
+        numbers = numpy.flatnonzero(sums)
+        values = sums[numbers]
+        if len(numbers) > limit:
+            least = numpy.partition(values, len(values) - limit)[len(values) - limit]
+            numbers = numbers[values >= least]
+            values = sums[numbers]
+        order: list[int] = numbers[numpy.argsort(-values, kind="stable")].tolist()
+        return order[:limit]
 
     def base(self, terms: Mapping[str, float]) -> float:
         """What BM25+ gives every document for `terms` (term → weight), whether it holds them or not."""
         delta: float = self.bm25.delta
         return sum(weight * self.idf.get(term, 0.0) * delta for term, weight in terms.items())
-
-    def scores(self, terms: Mapping[str, float]) -> dict[int, float]:
-        """document → sum over `terms` of weight times impact, for the documents that hold one of them."""
-        totals: dict[int, float] = {}
-        for term, weight in terms.items():
-            if term in self.postings:
-                for number, impact in self.impacts(term).items():
-                    totals[number] = totals.get(number, 0.0) + weight * impact
-        return totals
 
     @property
     def words(self) -> list[str]:
