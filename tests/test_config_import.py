@@ -362,7 +362,7 @@ def test_no_preview_shows_a_secret(tmp_path: Path, kind: str, secret: str) -> No
     entry = json.loads(json.dumps(HIDDEN[kind]).replace(SECRET, secret))
     result = claude(tmp_path, a=entry)
     assert [row.action for row in result.rows] == ["add"], result.text
-    for shown in (result.text, repr(result), str(result.rows)):
+    for shown in (result.text, repr(result), json.dumps(result.to_json())):
         assert secret not in shown
     assert "***" in result.text
     assert secret in json.dumps(dict(result.additions["a"]))

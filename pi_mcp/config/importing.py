@@ -68,6 +68,18 @@ class ImportRow:
     warnings: tuple[str, ...] = ()
     entry: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
+    def to_json(self) -> dict[str, Any]:
+        """`{name, client, path, action, shown, note, warnings}`; `shown` is the masked entry as text, or empty."""
+        return {
+            "name": self.name,
+            "client": self.client,
+            "path": str(self.path),
+            "action": self.action,
+            "shown": self.shown,
+            "note": self.note,
+            "warnings": list(self.warnings),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
@@ -81,6 +93,13 @@ class ImportPlan:
     def additions(self) -> dict[str, Mapping[str, Any]]:
         """The entries to be written, by name. They may hold secrets."""
         return {row.name: row.entry for row in self.rows if row.action == "add"}
+
+    def to_json(self) -> dict[str, Any]:
+        """`{rows, diagnostics}`, without a secret."""
+        return {
+            "rows": [row.to_json() for row in self.rows],
+            "diagnostics": [diagnostic.to_json() for diagnostic in self.diagnostics],
+        }
 
     @property
     def text(self) -> str:
