@@ -165,9 +165,11 @@ class _Loading:
         """Put one entry in its place; a lower one of the same name goes as a whole."""
         definition = checked.definition
         if definition is None:
-            # The name of a broken entry may be what is broken; it is shown, so it is cleaned.
-            shown = clean_line(name, 128) or "(no name)"
-            name = shown if shown == name else _free(shown, self.entries)
+            # The name of a broken entry may be what is broken. It is shown, so it is cleaned, and it must not
+            # take the place of a server that is really called so.
+            shown = clean_line(name, 128)
+            if shown != name or not name:
+                name = _free(f"{shown} (unusable name)".strip(), self.entries)
         if state is None:
             state = "invalid" if definition is None else "disabled" if definition.disabled else "ready"
         self.entries[name] = ServerEntry(name, state, checked.source, definition, checked.diagnostic, checked.warnings)

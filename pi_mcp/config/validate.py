@@ -471,7 +471,7 @@ class _Entry:
             self.fault(path, f"{name} has to be {kinds}")
             return
         for index, item in enumerate(value):
-            self.text((*path, index), f"`{path[-1]}[{index}]`", item, empty=True)
+            self.text((*path, index), f"{name[:-1]}[{index}]`", item, empty=True)
 
     def table(self, path: Part, name: str, value: object) -> None:
         if not isinstance(value, dict):
