@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import random
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -197,11 +199,13 @@ def test_b157_refresh_and_reconnect_replace_memory_and_disk(play: Playground, op
 
 
 def test_a_catalog_over_its_time_is_asked_for_again(play: Playground) -> None:
-    play.server("a", {"tools": [tool()], "ttl": 0})
+    play.server("a", {"tools": [tool()], "ttl": 0.3})
 
     async def main() -> None:
         async with play.manager() as catalogs:
             assert list((await catalogs.discover(["a"])).catalogs) == ["a"]
+            assert catalogs.known("a") is not None
+            await asyncio.sleep(0.35)
             assert catalogs.known("a") is None
             assert catalogs.held("a") is not None
             assert list((await catalogs.discover(["a"])).catalogs) == ["a"]
@@ -339,6 +343,39 @@ def test_a_call_does_not_queue_behind_discoveries(play: Playground) -> None:
             began = time.monotonic()
             assert (await catalogs.live("a")).tools
             assert time.monotonic() - began < 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_places_are_given_back_whatever_happens_to_who_waits(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def main() -> None:
+        gate = discovery._Gate(4)
+        inside: list[str] = []
+
+        async def visitor(name: str, urgent: bool) -> None:
+            await gate.enter(name, chance.randrange(2), urgent=urgent)
+            inside.append(name)
+            try:
+                await asyncio.sleep(chance.random() / 200)
+            finally:
+                inside.remove(name)
+                gate.leave()
+
+        visitors = [
+            asyncio.create_task(visitor(f"{'urgent' if urgent else 'calm'}{number}", urgent))
+            for number in range(80)
+            for urgent in [chance.random() < 0.1]
+        ]
+        for _ in range(40):
+            await asyncio.sleep(0.001)
+            chance.choice(visitors).cancel()
+            gate.promote(f"calm{chance.randrange(80)}")
+        await asyncio.wait(visitors)
+        assert inside == []
+        assert gate._free == 4
 
     run(main())
 
@@ -710,6 +747,41 @@ def test_the_protocol_outcome_is_kept_and_forgotten_when_it_fails_once(
     run(main())
     assert eras[0] == "legacy"
     assert "legacy" not in eras[1:]
+
+
+def test_a_server_set_back_to_an_older_protocol_is_found_in_the_same_search(play: Playground) -> None:
+    play.server("a")
+
+    async def main() -> None:
+        async with play.manager() as catalogs:
+            await catalogs.discover(["a"])
+        (file,) = (play.folder / "catalogs").glob("*.json")
+        kept = json.loads(file.read_text())
+        file.write_text(json.dumps(kept | {"era": "modern", "fetchedAt": time.time() - 2 * DAY}))
+        async with play.manager() as catalogs:
+            found = await catalogs.discover(["a"])
+            assert found.not_searched == ()
+            assert found.catalogs["a"].era == "legacy"
+
+    run(main())
+
+
+def test_files_that_nobody_used_for_a_month_go_when_a_server_is_asked(play: Playground) -> None:
+    play.server("a")
+    play.server("gone")
+
+    async def main() -> None:
+        async with play.manager() as catalogs:
+            await catalogs.discover(play.entries)
+        del play.entries["gone"]
+        for path in (play.folder / "catalogs").iterdir():
+            os.utime(path, (time.time() - 40 * DAY,) * 2)
+        async with play.manager() as catalogs:
+            assert catalogs.known("a") is not None
+            await catalogs.live("a")
+        assert len(list((play.folder / "catalogs").glob("*.json"))) == 1
+
+    run(main())
 
 
 # -- configuration changes and the end --------------------------------------------------------------------------

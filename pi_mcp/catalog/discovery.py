@@ -110,6 +110,7 @@ class Catalogs:
         self._gate = _Gate(AT_ONCE)
         self._tasks: set[asyncio.Task[Catalog]] = set()
         self._closed = False
+        self._swept = False
         self.on_change: list[Callable[[str], None]] = []
         """Called with a server's name when another catalog of it came into memory, from wherever, or the one
         that was there went; `held` gives it."""
@@ -422,7 +423,12 @@ class Catalogs:
         return catalog
 
     def _kept(self, resolved: ResolvedServer) -> tuple[str | None, Catalog | None]:
-        return self._store.name_of(resolved), self._store.load_expired(resolved)
+        kept = self._store.name_of(resolved), self._store.load_expired(resolved)
+        if not self._swept:
+            # Once per process, and only where a server is started anyway: nobody waits for it.
+            self._swept = True
+            self._store.sweep()
+        return kept
 
     async def _connect(
         self, server: _Server, connection: Connection, resolved: ResolvedServer, kept: Catalog | None
@@ -432,13 +438,17 @@ class Catalogs:
         era = None if newest is None or server.era_failed else newest.era
         try:
             await connection.connect(era=era)
-        except PiMcpError:
-            if era is not None:
-                server.era_failed = True
-                if kept is not None:
-                    forgotten = replace(kept, era=None)
-                    await asyncio.shield(asyncio.to_thread(self._store.save, resolved, forgotten))
-            raise
+        except PiMcpError as error:
+            if era is None:
+                raise
+            server.era_failed = True
+            if kept is not None:
+                forgotten = replace(kept, era=None)
+                await asyncio.shield(asyncio.to_thread(self._store.save, resolved, forgotten))
+            # A server that was set back to an older version answers the modern request with an error.
+            if era != "modern" or error.diagnostic.code != "protocol_error":
+                raise
+            await connection.connect()
 
     async def _quiet(self, server: _Server) -> None:
         """Let a burst of change notifications end, so that a server which sends thirty is listed once."""

@@ -106,7 +106,7 @@ class CatalogStore:
             # ASCII: a lone surrogate in a server's text survives as an escape and cannot break the encoding.
             data = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()
             files.write_private(path, data)
-        except (OSError, PiMcpError, ValueError, RecursionError):
+        except (OSError, PiMcpError, TypeError, ValueError, RecursionError):
             return False
         return True
 
