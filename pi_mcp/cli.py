@@ -98,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
         + ". More: the README.",
     )
     parser.add_argument("--version", action="version", version=f"pi-mcp {__version__}")
-    parser.set_defaults(run=lambda _: parser.print_help() or 0)
+    parser.set_defaults(run=lambda _: _help(parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def add(name: str, summary: str, run: Run, *, plugin: bool = True, as_json: bool = True) -> argparse.ArgumentParser:
@@ -160,6 +160,11 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--credentials", action="store_true", help="stored logins")
     command.add_argument("--all", action="store_true", help="all three")
     return parser
+
+
+def _help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 0
 
 
 def add_configuration_arguments(parser: argparse.ArgumentParser) -> None:
@@ -385,12 +390,22 @@ def add_server(options: argparse.Namespace) -> int:
 
 def import_servers(options: argparse.Namespace) -> int:
     from pi_mcp import files
-    from pi_mcp.config import importing
+    from pi_mcp.config import importing, load_config
 
     target = options.config or Path(os.environ.get("PI_MCP_CONFIG") or files.config_dir() / "mcp.json")
     found = importing.find_importable(Path.home(), Path.cwd(), os.environ)
-    plan = importing.plan_import(found, configuration_of_run(argparse.Namespace(**{**vars(options), "config": None})))
-    raise NotImplementedError(plan, target)
+    # What is there already is judged by the file that would be written, whatever else is configured.
+    plan = importing.plan_import(found, load_config(config=target, cwd=Path.cwd()))
+    names = importing.apply_import(plan, target) if options.yes and plan.additions else ()
+    if options.json:
+        show_json({**plan.to_json(), "path": str(target), "written": list(names)})
+        return 0
+    print(plan.text)
+    if names:
+        print(f"Written to {target}: {', '.join(names)}")
+    elif plan.additions:
+        print(f"Nothing is written yet. `pi-mcp import --yes` writes what is marked as new to {target}.")
+    return 0
 
 
 def purge(options: argparse.Namespace) -> int:

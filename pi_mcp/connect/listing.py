@@ -128,7 +128,9 @@ class Pages:
         return name
 
     def _state_ttl(self, value: Any) -> None:
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        # 0 states nothing: it is what servers send whose author set no TTL (the SDK's default of 2026-07-28).
+        # Read as "never keep", it would start every such server for every search.
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
             seconds = max(0.0, min(float(value) / 1000.0, 1e9))
             self._ttl = seconds if self._ttl is None else min(self._ttl, seconds)
 
