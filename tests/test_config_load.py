@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -388,3 +390,32 @@ def test_ten_servers_load_in_a_few_milliseconds(user: Path, tmp_path: Path) -> N
         assert len(load_config(cwd=tmp_path).servers) == 10
         times.append(time.perf_counter() - started)
     assert min(times) < 0.02
+
+
+def test_every_public_name_of_the_room_is_there_whatever_was_imported_before() -> None:
+    code = (
+        "import importlib, pi_mcp.config as room\n"
+        "for name in ('fingerprint', 'resolve', 'load', 'trust'): importlib.import_module(f'pi_mcp.config.{name}')\n"
+        "assert all(hasattr(room, name) for name in room.__all__)\n"
+        "assert callable(room.fingerprint) and callable(room.resolve)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=30, check=True)
+
+
+def test_reading_a_configuration_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, pathlib; from pi_mcp.config import load_config; load_config(cwd=pathlib.Path('/'))\n"
+        "heavy = {'asyncio', 'ssl', 'mcp', 'pydantic', 'rich', 'numpy', 'keyring', 'anyio', 'difflib'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_server_whose_entry_moved_is_the_same_server(user: Path, tmp_path: Path) -> None:
+    write(user, {"a": {"command": "x"}})
+    before = load_config(cwd=tmp_path).servers["a"]
+    user.write_text("// a comment\n\n" + user.read_text())
+    after = load_config(cwd=tmp_path).servers["a"]
+    assert after.source.line == before.source.line + 2
+    assert after == before

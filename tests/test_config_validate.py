@@ -227,7 +227,7 @@ def test_the_keys_of_an_oauth_object_are_checked(key: str, value: object, good: 
     if good:
         assert definition(entry).oauth == {key: value}
     else:
-        assert f"`oauth.{key}`" in fault(entry)
+        assert f"`oauth.{key}" in fault(entry)
 
 
 def test_oauth_may_be_refused_next_to_an_authorization_header() -> None:

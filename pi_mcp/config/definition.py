@@ -20,8 +20,6 @@ Scope = Literal["user", "pi", "project", "override", "code"]
 """Which file a definition came from: the user's, the Pi directory's, the project's, the one named by
 `--config` or `PI_MCP_CONFIG`, or none (built by a program)."""
 
-EMPTY: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -39,7 +37,8 @@ class ServerDefinition:
 
     name: str
     transport: Transport
-    source: Source
+    source: Source = field(compare=False)
+    """Not compared: a server whose entry moved down by a line is the same server, and stays connected."""
     # stdio
     command: str | None = None
     args: tuple[str, ...] = field(default=(), repr=False)
