@@ -64,7 +64,10 @@ class Tool:
     def hash(self) -> str:
         """SHA-256 (hex) over name, description, schema and annotations: what a call compares (DESIGN §7)."""
         parts = [self.wire.get(key) for key in ("name", "title", "description", "inputSchema", "annotations")]
-        text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        try:
+            text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        except RecursionError:
+            text = _dumps_deep(parts)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -101,6 +104,35 @@ class Catalog:
 
     def age(self, now: float) -> float:
         return max(0.0, now - self.fetched_at)
+
+
+class _Written(str):
+    """A piece of JSON text, among values that are still to be written."""
+
+    __slots__ = ()
+
+
+def _dumps_deep(value: Any) -> str:
+    """The very text that `hash` has from `json.dumps`, for nesting of any depth: a server may list anything."""
+    text: list[str] = []
+    left: list[Any] = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, _Written):
+            text.append(part)
+        elif isinstance(part, dict):
+            pieces: list[Any] = []
+            for key in sorted(part):
+                pieces += [_Written(f"{',' if pieces else ''}{json.dumps(key)}:"), part[key]]
+            left += reversed([_Written("{"), *pieces, _Written("}")])
+        elif isinstance(part, list):
+            pieces = []
+            for item in part:
+                pieces += [_Written("," if pieces else ""), item]
+            left += reversed([_Written("["), *pieces, _Written("]")])
+        else:
+            text.append(json.dumps(part))
+    return "".join(text)
 
 
 NO_CATALOGS: Mapping[str, Catalog] = MappingProxyType({})
