@@ -213,10 +213,10 @@ class ProtocolSession:
 
     # negotiation
 
-    async def handshake(self, plan: Plan, *, probe_wait: float = PROBE_WAIT) -> ServerInfo:
+    async def handshake(self, plan: Plan) -> ServerInfo:
         """Negotiate. Raises RequestFailed, or NotUnderstood; the caller bounds the time.
 
-        `auto` sends `server/discover` first. When no answer came within `probe_wait`, `initialize` is sent behind
+        `auto` sends `server/discover` first. When no answer came within PROBE_WAIT, `initialize` is sent behind
         it, and what the server makes of that one counts; the late answer to the probe is used only where
         `initialize` is refused. `modern` waits for the probe as long as the caller does.
         """
@@ -224,7 +224,7 @@ class ProtocolSession:
             return await self._initialize()
         probe = asyncio.create_task(self._discover())
         try:
-            await asyncio.wait({probe}, timeout=None if plan == "modern" else probe_wait)
+            await asyncio.wait({probe}, timeout=None if plan == "modern" else PROBE_WAIT)
             if probe.done():
                 info = self._probed(probe)
                 return info if info is not None else await self._initialize()
