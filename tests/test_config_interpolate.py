@@ -254,3 +254,12 @@ def test_a_fingerprint_follows_what_a_server_is() -> None:
     assert fingerprint(resolved({"url": "https://h/mcp"}, cwd=Path("/a")), key) == fingerprint(
         resolved({"url": "https://h/mcp"}, cwd=Path("/b")), key
     )
+
+
+def test_the_texts_of_an_oauth_object_may_name_variables() -> None:
+    oauth = {"clientId": "c", "clientSecret": "${S}", "scopes": ["${A}"], "callbackPort": 8080}
+    server = resolved({"url": "https://h/mcp", "oauth": oauth}, {"S": f"{PLANTED}$x", "A": "a"})
+    assert server.oauth == {**oauth, "clientSecret": f"{PLANTED}$x", "scopes": ["a"]}
+    assert PLANTED not in repr(server) + server.redactor(f"secret {PLANTED}$x")
+    with pytest.raises(ConfigurationError, match=r"`S` for `oauth\.clientSecret`"):
+        resolved({"url": "https://h/mcp", "oauth": oauth}, {"A": "a"})

@@ -220,6 +220,9 @@ def test_what_is_no_server_is_said_in_one_line(entry: dict[str, Any], says: str)
         ("trustIssuer", True, True),
         ("dpop", "yes", False),
         ("client_id", "c", False),
+        ("scope", "a", False),
+        ("clientSecret", "!op read x", False),
+        ("clientSecret", "${SECRET}", True),
     ],
 )
 def test_the_keys_of_an_oauth_object_are_checked(key: str, value: object, good: bool) -> None:
@@ -301,7 +304,7 @@ def test_pis_own_exposure_is_worked_in() -> None:
     assert (single.exclude_tools, single.always_load) == (("a",), ("b",))
     only = definition({"command": "x", "exposure": "hidden", "toolExposure": {"b": "direct"}})
     assert (only.include_tools, only.exclude_tools, only.always_load) == (("b",), (), ("b",))
-    assert "hidden, direct, deferred or codemode" in fault({"command": "x", "exposure": True})
+    assert "hidden, direct, deferred, codemode or codemode-deferred" in fault({"command": "x", "exposure": True})
     assert "`toolExposure.t`" in fault({"command": "x", "toolExposure": {"t": 1}})
 
 

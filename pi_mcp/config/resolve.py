@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pi_mcp.config.definition import Configuration, ServerDefinition
 from pi_mcp.config.interpolate import InterpolationError, expand, has_variables
@@ -42,6 +43,8 @@ class ResolvedServer:
     url: str | None = field(default=None, repr=False)
     """Without user information: that has become an `Authorization` header."""
     headers: dict[str, Secret] = field(default_factory=dict)
+    oauth: bool | Mapping[str, Any] | None = field(default=None, repr=False)
+    """As in the definition, with variables replaced in its texts: a client's secret need not stand in the file."""
     commands: tuple[SecretCommand, ...] = ()
     """The `!command` values that `resolve_secrets` has still to run."""
     redactor: Redactor = field(default_factory=Redactor, compare=False)
@@ -106,6 +109,7 @@ class _Resolution:
         env, env_commands = self.table("env", definition.env)
         headers, header_commands = self.table("headers", definition.headers)
         url = self.address(definition.url, headers) if definition.url is not None else None
+        oauth = self.login(definition.oauth)
         self.finish()
         return ResolvedServer(
             definition=definition,
@@ -115,6 +119,7 @@ class _Resolution:
             env=env,
             url=url,
             headers=headers,
+            oauth=oauth,
             commands=(*env_commands, *header_commands),
             redactor=self.redactor,
             environ=self.environ,
@@ -190,6 +195,21 @@ class _Resolution:
         self.redactor.add(pair)
         headers["Authorization"] = Secret(f"Basic {pair}")
         return parts._replace(netloc=host).geturl()
+
+    def login(self, written: bool | Mapping[str, Any] | None) -> bool | Mapping[str, Any] | None:
+        """The `oauth` object expanded; `$NAME` stays, since a generated secret may well hold a `$`."""
+        if not isinstance(written, Mapping):
+            return written
+        values: dict[str, Any] = {}
+        for key, item in written.items():
+            values[key] = item
+            if isinstance(item, str):
+                values[key] = self.text(f"oauth.{key}", item)
+            elif isinstance(item, list):
+                values[key] = [self.text(f"oauth.{key}", text) for text in item]
+            if key in ("clientSecret", "privateKey"):
+                self.redactor.add(str(values[key]))
+        return values
 
     def remember_options(self, args: tuple[str, ...]) -> None:
         """Keep `--api-key VALUE` and `--api-key=VALUE` out of logs."""

@@ -88,7 +88,7 @@ FIELDS: tuple[Field, ...] = (
         "`trusted`; `verified` in a project's file",
     ),
     Field("exposure", "exposure", 'Pi\'s own: `hidden` is `excludeTools: ["*"]`, `direct` is `alwaysLoad: true`'),
-    Field("toolExposure", "exposures", "Pi's own: the same for single tools, by name"),
+    Field("toolExposure", "exposures", "Pi's own: the same for single tools, by name or pattern; hidden wins"),
 )
 
 FOREIGN: Mapping[str, str] = {
@@ -138,6 +138,15 @@ OAUTH: Mapping[str, tuple[str, str]] = {
 }
 """The keys of an `oauth` object (DESIGN §8): kind of value, meaning."""
 
+_OAUTH_REPLACED: Mapping[str, str] = {
+    "scope": "The key is called `scopes`.",
+    "callbackUrl": "Use `callbackHost`, `callbackPort` and `callbackPath`.",
+    "redirectUri": "Use `callbackHost`, `callbackPort` and `callbackPath`.",
+    "clientName": "Register a client beforehand and give its `clientId`.",
+    "clientRegistration": "Give `clientId` or `clientMetadataUrl`, or neither to have a client registered.",
+    "authServerMetadataUrl": "See `trustIssuer`.",
+}
+"""Keys that Pi and others know, and what to use instead."""
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 GRANTS = ("authorization_code", "device_code", "client_credentials")
 TIMEOUT_RANGE = (100, 600_000)
@@ -152,7 +161,7 @@ _TYPES: Mapping[str, Transport] = {
     "streamable": "http",
     "sse": "sse",
 }
-_EXPOSURES = ("hidden", "direct", "deferred", "codemode")
+_EXPOSURES = ("hidden", "direct", "deferred", "codemode", "codemode-deferred")
 _BY_NAME: Mapping[str, Field] = {row.name: row for row in FIELDS}
 _URLS = ("url", "serverUrl", "httpUrl")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -504,13 +513,20 @@ class _Entry:
             place = (*path, key)
             shown = f"`oauth.{clean_line(key, 60)}`"
             if key not in OAUTH:
-                self.fault(place, f"{shown} is not known", f"The keys of `oauth` are {', '.join(OAUTH)}.")
+                hint = _OAUTH_REPLACED.get(key) or f"The keys of `oauth` are {', '.join(OAUTH)}."
+                self.fault(place, f"{shown} is not known", hint)
+                continue
+            if isinstance(item, str) and item.startswith("!"):
+                # Its writer expects a command; sending the text itself would give the command away.
+                self.fault(
+                    place, f"{shown} cannot be a command", "Commands work in `headers` and `env`; use ${NAME} here."
+                )
                 continue
             match OAUTH[key][0]:
                 case "text":
                     self.text(place, shown, item)
                 case "https":
-                    if not isinstance(item, str) or not item.startswith("https://"):
+                    if not isinstance(item, str) or not item.startswith(("https://", "${")):
                         self.fault(place, f"{shown} has to be an https:// address")
                 case "text or texts":
                     if not isinstance(item, str):
