@@ -61,7 +61,7 @@ def test_the_title_may_stand_in_the_annotations() -> None:
     assert Tool("one", WIRE | {"annotations": {"title": "Other"}}).title == "Find"
 
 
-@pytest.mark.parametrize("depth", [100, 900, 5000, 100_000])
+@pytest.mark.parametrize("depth", [100, 900, 20_000])
 def test_a_schema_of_any_depth_has_a_hash(depth: int) -> None:
     def nested(leaf: str) -> dict[str, Any]:
         schema: dict[str, Any] = {"const": leaf}
