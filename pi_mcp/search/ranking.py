@@ -12,7 +12,7 @@ from typing import Any
 
 from pi_mcp.search.document import DESCRIPTION, FIELDS, Document, SearchTool
 from pi_mcp.search.names import NameTable
-from pi_mcp.search.query import Query, needs, read_query
+from pi_mcp.search.query import SOFT_WORDS, Query, needs, read_query
 from pi_mcp.search.statistics import Postings, Statistics
 from pi_mcp.search.synonyms import synonyms
 from pi_mcp.search.tuning import Tuning
@@ -163,35 +163,38 @@ class Ranking:
     def _answer(self, query: Query) -> list[tuple[_Answer, float]]:
         """What answers each word, joined pair, acronym and phrase of the query, with its weight."""
         statistics, tuning = self.statistics, self.tuning
-        answers = [
-            (self._known(word) or self._keep(word, self._expand(word)), weight) for word, weight in query.terms.items()
-        ]
+        answers = []
+        for word, weight in query.terms.items():
+            answers.append((self._answer_for(word), weight))
+            for half in statistics.halves(word) or ():
+                if half not in query.terms:
+                    share = weight * tuning.soft if half in SOFT_WORDS else weight
+                    answers.append((self._answer_for("+" + half, [(half, tuning.compound)]), share))
         for joined, weight in query.joined.items():
             if joined in statistics and joined not in query.terms:
-                answers.append(
-                    (self._known("+" + joined) or self._keep("+" + joined, [(joined, tuning.compound)]), weight)
-                )
+                answers.append((self._answer_for("+" + joined, [(joined, tuning.compound)]), weight))
         for acronym in query.acronyms:
             if acronym in self._name_terms and acronym not in query.terms:
-                answers.append(
-                    (self._known("." + acronym) or self._keep("." + acronym, [(acronym, tuning.acronym)]), 1.0)
-                )
+                answers.append((self._answer_for("." + acronym, [(acronym, tuning.acronym)]), 1.0))
         for phrase, others in query.phrases:
             terms = [(term, tuning.phrase) for term in others if term in statistics]
-            answers.append((self._known(phrase) or self._keep(phrase, terms), 1.0))
+            answers.append((self._answer_for(phrase, terms), 1.0))
         return [(answer, weight) for answer, weight in answers if answer.terms]
 
-    def _known(self, key: str) -> _Answer | None:
-        return self._answers.get(key)
+    def _answer_for(self, key: str, terms: list[tuple[str, float]] | None = None) -> _Answer:
+        """The answer of `terms`, or of what a word expands to; kept under `key`, because words come again.
 
-    def _keep(self, key: str, terms: list[tuple[str, float]]) -> _Answer:
-        """An answer, kept because words come again; `key` is the word, marked where it is no word of the query."""
-        answer = _Answer(key.lstrip("+."), terms, self.statistics.best_of(terms))
-        self._kept += 1 + len(answer.postings.numbers)
-        if self._kept > _KEPT_AT_MOST:
-            self._answers.clear()
-            self._kept = 0
-        self._answers[key] = answer
+        `key` is the word or phrase itself; `+` or `.` before it mark what is no word of the query.
+        """
+        answer = self._answers.get(key)
+        if answer is None:
+            terms = self._expand(key) if terms is None else terms
+            answer = _Answer(key.lstrip("+."), terms, self.statistics.best_of(terms))
+            self._kept += 1 + len(answer.postings.numbers)
+            if self._kept > _KEPT_AT_MOST:
+                self._answers.clear()
+                self._kept = 0
+            self._answers[key] = answer
         return answer
 
     def _expand(self, word: str) -> list[tuple[str, float]]:
@@ -208,7 +211,7 @@ class Ranking:
         for term in synonyms(word):
             if term in statistics:
                 found[term] = max(share, found.get(term, 0.0))
-        if not known and len(word) >= 4:
+        if not known and len(word) >= 4 and statistics.halves(word) is None:
             for term, likeness in statistics.similar(word, 3):
                 found.setdefault(term, tuning.typo * likeness)
         return list(found.items())

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pi_mcp.search.document import Document
-from pi_mcp.search.words import grams, stem
+from pi_mcp.search.words import grams, singular, stem
 
 
 class Postings(NamedTuple):
@@ -142,6 +142,16 @@ class Statistics:
             found.append(words[at])
             at += 1
         return sorted(found, key=lambda term: (-len(self.postings[term]), term))[:limit]
+
+    def halves(self, word: str) -> tuple[str, str] | None:
+        """Two indexed terms that make up a word which is none itself: the most even split into known words."""
+        if len(word) < 6 or not word.isascii() or word in self.postings:
+            return None
+        for one in sorted(range(3, len(word) - 2), key=lambda at: abs(2 * at - len(word))):
+            first, second = singular(word[:one]), singular(word[one:])
+            if first in self.postings and second in self.postings:
+                return first, second
+        return None
 
     def similar(self, word: str, limit: int) -> list[tuple[str, float]]:
         """(term, likeness 0–1) within a typing error of `word`: the pairs of letters they share (Dice), best first."""

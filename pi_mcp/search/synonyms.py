@@ -405,7 +405,7 @@ def _table(*texts: str) -> dict[str, tuple[str, ...]]:
             for key in words.split():
                 for term in prose_terms(key):
                     table.setdefault(term, {}).update(dict.fromkeys(t for t in prose_terms(rest) if t != term))
-    return {term: tuple(others) for term, others in table.items()}
+    return {term: tuple(others) for term, others in table.items() if others}
 
 
 EXPANSIONS = _table(_ABBREVIATIONS, _ACTIONS, _THINGS)

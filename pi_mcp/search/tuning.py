@@ -73,7 +73,7 @@ class Tuning:
     """1 - this, where they do not."""
     named: float = 0.3
     """1 + this, where the query names the server."""
-    window: int = 200
+    window: int = 100
     """How many candidates the second stage looks at. Fixed, so that a larger limit never reorders the first places."""
 
 

@@ -28,6 +28,8 @@ _LETTERS = {
     "đ": "d",
     "Đ": "D",
     "æ": "ae",
+    "Æ": "AE",
+    "Œ": "OE",
     "œ": "oe",
     "ı": "i",
     "ё": "е",
@@ -98,10 +100,11 @@ def stem(word: str) -> str:
     """A crude common beginning of a word's forms (render, rendering, rendered); good enough for an expansion only."""
     if not word.isascii() or len(word) < 5:
         return word
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 4:
-            word = word[: -len(ending)]
-            break
+    for _ in range(2):
+        for ending in _ENDINGS:
+            if word.endswith(ending) and len(word) - len(ending) >= 4:
+                word = word[: -len(ending)]
+                break
     return word[:-1] if len(word) > 4 and word[-1] == word[-2] else word
 
 
