@@ -7,6 +7,8 @@ import copy
 import json
 import os
 import pickle
+import subprocess
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -87,7 +89,7 @@ def test_b029_output_is_trimmed(table: str) -> None:
         ("true", "wrote nothing"),
         ("printf ' \\n\\n'", "wrote nothing"),
         (f"echo {PLANTED}; exit 1", "status 1"),
-        (f"echo {PLANTED}; kill -9 $$", "signal 9"),
+        (f"echo {PLANTED}; kill -9 $$", "status 137"),
         (f"printf '{PLANTED}\\nEvil: b'", "line break"),
         (f"printf '{PLANTED}\\rb'", "line break"),
         (f"printf '{PLANTED}\\033b'", "control character"),
@@ -151,7 +153,35 @@ def test_cancelling_ends_every_command_before_it_returns(tmp_path: Path) -> None
 
     run(main())
     for name in "ab":
-        assert not Path(f"/proc/{(tmp_path / name).read_text().strip()}").exists()
+        assert gone(tmp_path / name)
+
+
+def test_an_engine_that_is_killed_leaves_no_command_behind(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, pathlib\n"
+        "from pi_mcp.config import configuration_of, resolve, resolve_secrets\n"
+        "text = '!sleep 60 & echo $! > child; echo $$ > shell; wait'\n"
+        "c = configuration_of({'s': {'url': 'https://h', 'headers': {'X': text}}}, cwd=pathlib.Path.cwd())\n"
+        "asyncio.run(resolve_secrets(resolve(c.servers['s'], c)))"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    engine = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environ)
+    try:
+        for _ in range(1000):
+            if (tmp_path / "shell").is_file() and (tmp_path / "shell").read_text():
+                break
+            time.sleep(0.01)
+    finally:
+        engine.kill()
+        engine.wait(10)
+    assert gone(tmp_path / "child")
+    assert gone(tmp_path / "shell")
+
+
+def test_a_command_line_reaches_the_shell_as_written(tmp_path: Path) -> None:
+    assert values(server("printf '%s|' \"$0\" \"$#\" 'a  b' \"it's\" '$x' `echo y`", cwd=tmp_path, table="env")) == [
+        "/bin/sh|0|a  b|it's|$x|y|"
+    ]
 
 
 def test_the_first_failure_ends_the_other_commands(tmp_path: Path) -> None:

@@ -25,6 +25,22 @@ MAX_OUTPUT = 64 * 1024
 _LAST_WORDS = 0.25
 """Seconds that stdout may stay open after the shell has ended: a descendant in the background may hold it."""
 
+# What runs the command ($1) on POSIX. Its own stdin is a pipe that only the engine holds open: when the engine is
+# killed, however hard, the pipe ends and the whole group goes. The command itself reads /dev/null.
+_WATCHED = """\
+exec 3<&0 </dev/null
+/bin/sh -c "$1" 3<&- &
+command=$!
+{ read -r _ <&3; kill -KILL 0; } >/dev/null &
+watch=$!
+exec 3<&-
+wait "$command"
+status=$?
+kill "$watch"
+wait "$watch"
+exit "$status"
+"""
+
 
 async def resolve_secrets(resolved: ResolvedServer) -> ResolvedServer:
     """Run the commands of one server, all at once, and put their output in its headers and variables.
@@ -109,13 +125,12 @@ async def _run(text: str, directory: Path, environ: Mapping[str, str]) -> tuple[
     # The pipe is ours, not asyncio's: its wait() for a process also waits until every descendant has closed
     # the pipe, and one left in the background may never do that.
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as source:
+    watched, alive = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as source, os.fdopen(alive, "wb", buffering=0):
         try:
             process = await asyncio.create_subprocess_exec(
-                "/bin/sh",
-                "-c",
-                text,
-                stdin=asyncio.subprocess.DEVNULL,
+                *("/bin/sh", "-c", _WATCHED, "sh", text),
+                stdin=watched,
                 stdout=writing,
                 stderr=asyncio.subprocess.DEVNULL,
                 cwd=directory,
@@ -124,6 +139,7 @@ async def _run(text: str, directory: Path, environ: Mapping[str, str]) -> tuple[
             )
         finally:
             os.close(writing)
+            os.close(watched)
         try:
             loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader(limit=MAX_OUTPUT)
