@@ -523,7 +523,7 @@ def test_two_calls_with_different_people_get_no_question(tmp_path: Path) -> None
         raise AssertionError("nobody may be asked")
 
     async def main() -> None:
-        server = entry(tmp_path, {"tools/call:ask": [[{"sleep": 0.2}, ASK, {"answer": True}]]})
+        server = entry(tmp_path, {"tools/call:ask": [[{"sleep": 0.2}, ASK, {"sleep": 0.5}, {"answer": True}]]})
         async with connected({"s": server}) as connections:
             one = connections.get("s")
             await one.connect()
@@ -611,10 +611,10 @@ def test_rounds_of_input_are_answered_and_bounded(tmp_path: Path) -> None:
             {
                 "tools/call:two": [[{"result": need}], [{"echo": True}]],
                 "tools/call:wait": [
-                    [{"result": {"resultType": "input_required", "requestState": "s"}}],
+                    [{"result": again}],
                     [{"echo": True}],
                 ],
-                "tools/call:endless": [[{"result": {"resultType": "input_required", "requestState": "s"}}]],
+                "tools/call:endless": [[{"result": again}]],
                 "tools/call:sampling": [
                     [
                         {
