@@ -42,6 +42,22 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(report(diagnostic, as_json="--json" in sys.argv))
 
 
+class _Command(_Parser):
+    """One command's parser: options may stand anywhere between its words."""
+
+    _within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse gives all optional words to the first run of them; the intermixed reading calls back here.
+        if self._within:
+            return super().parse_known_args(args, namespace)
+        self._within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._within = False
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process exit code (DESIGN §10)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -93,13 +109,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="pi-mcp",
         description="One search tool in place of a thousand MCP tools, for terminal coding agents.",
-        epilog="Exit codes: "
-        + ", ".join(f"{number} {names}" for number, names in exit_codes().items())
-        + ". More: the README.",
+        epilog="Exit codes: 0 ok, 1 the tool reported an error, 2 usage or configuration, 3 server, 4 login, "
+        "5 not found, 6 timeout, 7 refused, 130 stopped. More: docs/reference.md.",
     )
     parser.add_argument("--version", action="version", version=f"pi-mcp {__version__}")
     parser.set_defaults(run=lambda _: _help(parser))
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Command)
 
     def add(name: str, summary: str, run: Run, *, plugin: bool = True, as_json: bool = True) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
@@ -433,7 +448,8 @@ def purge(options: argparse.Namespace) -> int:
     else:
         for what, row in removed.items():
             place = f" from {row['path']}" if row["path"] else ""
-            print(f"{what}: {row['files']} files removed{place}")
+            count = "1 file" if row["files"] == 1 else f"{row['files']} files"
+            print(f"{what}: {count} removed{place}")
     return 0
 
 
@@ -451,7 +467,7 @@ def show_answer(answer: Any) -> int:
 
 
 def show_search(answer: SearchAnswer) -> None:
-    if not answer.hits:
+    if not answer.hits and answer.searched:
         print(answer.text.split("\nServers not searched:", 1)[0])
     for hit in answer.hits:
         print(f"{hit.native}  {clean_line(hit.tool.description, 100)}".rstrip())
@@ -469,7 +485,7 @@ def tool_row(tool: Tool, score: float | None = None) -> dict[str, Any]:
 
     quarantined = None
     try:
-        model_schema(tool.input_schema)
+        model_schema(tool.wire.get("inputSchema"))
     except Quarantined as error:
         quarantined = error.reason
     row: dict[str, Any] = {

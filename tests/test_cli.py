@@ -1,0 +1,248 @@
+"""The `pi-mcp` command as a process: documents, lines, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECRET = "S3CR3T-planted-value-9041"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pi_mcp(
+    *words: str, cwd: Path | None = None, stdin: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pi_mcp.cli", *words],
+        cwd=cwd,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+    )
+
+
+def document(done: subprocess.CompletedProcess[str]) -> Any:
+    """With --json standard output is exactly one document, whatever happens."""
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def clock(private_home: Path) -> str:
+    """The reference time server under the name `time`."""
+    done = pi_mcp("add", "time", "--", sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
+    assert done.returncode == 0, done.stderr
+    return "time"
+
+
+def test_the_version_is_printed() -> None:
+    from pi_mcp import __version__
+
+    assert pi_mcp("--version").stdout == f"pi-mcp {__version__}\n"
+
+
+def test_servers_without_configuration_names_the_files_looked_for_and_shows_an_example(private_home: Path) -> None:
+    done = pi_mcp("servers")
+    assert done.returncode == 0
+    assert str(private_home / ".config/pi-mcp/mcp.json") in done.stdout
+    assert '"mcpServers"' in done.stdout
+    assert document(pi_mcp("servers", "--json")) == {"servers": []}
+
+
+def test_a_search_without_configuration_is_a_configuration_error_on_one_line(private_home: Path) -> None:
+    done = pi_mcp("search", "anything")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "[configuration_invalid]" in done.stderr
+    again = pi_mcp("search", "--json", "anything")
+    assert (again.returncode, again.stderr) == (2, "")
+    assert document(again)["tools"] == []
+    assert document(again)["notSearched"][0]["code"] == "configuration_invalid"
+
+
+def test_a_search_prints_the_ranking_as_one_document(clock: str) -> None:
+    done = pi_mcp("search", "current", "time", "--json")
+    assert done.returncode == 0, done.stdout
+    first = document(done)["tools"][0]
+    assert {"server", "name", "nativeName", "description", "inputSchema", "score"} <= set(first)
+    assert (first["server"], first["name"]) == ("time", "get_current_time")
+    assert first["nativeName"] == "mcp__time__get_current_time"
+    assert document(done)["notSearched"] == []
+
+
+def test_tools_prints_every_tool_without_scores(clock: str) -> None:
+    rows = document(pi_mcp("tools", "time", "--json"))["tools"]
+    assert [row["name"] for row in rows] == ["get_current_time", "convert_time"]
+    assert all("score" not in row and row["quarantined"] is None for row in rows)
+
+
+def test_a_call_prints_the_result_and_takes_options_between_its_words(clock: str) -> None:
+    done = pi_mcp("call", "time", "get_current_time", "--json", "timezone=Asia/Tokyo")
+    assert done.returncode == 0, done.stdout
+    assert json.loads(document(done)["content"][0]["text"])["timezone"] == "Asia/Tokyo"
+    plain = pi_mcp("call", "time", "mcp__time__get_current_time", '{"timezone": "UTC"}')
+    assert json.loads(plain.stdout)["timezone"] == "UTC"
+    piped = pi_mcp("call", "time", "get_current_time", "-", stdin='{"timezone": "UTC"}')
+    assert json.loads(piped.stdout)["timezone"] == "UTC"
+
+
+def test_a_tool_s_own_error_is_exit_code_1_with_its_words(clock: str) -> None:
+    done = pi_mcp("call", "time", "get_current_time", "timezone=Nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Nowhere" in done.stderr
+    again = pi_mcp("call", "time", "get_current_time", "timezone=Nowhere", "--json")
+    assert again.returncode == 1
+    assert document(again)["isError"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        (["call", "nope", "x"], "not_found", 5),
+        (["call", "time", "nope"], "not_found", 5),
+        (["tools", "nope"], "not_found", 5),
+        (["get", "nope"], "not_found", 5),
+        (["refresh", "nope"], "not_found", 5),
+        (["search", "x", "--server", "nope"], "not_found", 5),
+        (["search", "x", "--limit", "51"], "usage", 2),
+        (["search", "x" * 501], "usage", 2),
+        (["call", "time", "get_current_time", "{"], "usage", 2),
+        (["call", "time", "get_current_time", "novalue"], "usage", 2),
+        (["add", "time", "https://x.example/mcp"], "configuration_invalid", 2),
+        (["add", "other", "ftp://x.example/mcp"], "configuration_invalid", 2),
+        (["add", "other"], "configuration_invalid", 2),
+        (["frobnicate"], "usage", 2),
+        (["purge"], "usage", 2),
+        (["servers", "--config", "/nonexistent/mcp.json"], "configuration_invalid", 2),
+    ],
+)
+def test_a_wrong_command_is_one_line_or_one_document(clock: str, words: list[str], code: str, exit_code: int) -> None:
+    plain = pi_mcp(*words)
+    assert (plain.returncode, plain.stdout) == (exit_code, "")
+    assert f"[{code}]" in plain.stderr
+    assert plain.stderr.count("\n") == 1
+    as_json = pi_mcp(*words, "--json")
+    assert (as_json.returncode, as_json.stderr) == (exit_code, "")
+    error = document(as_json)["error"]
+    assert error["code"] == code
+    assert set(error) == {"code", "operation", "server", "message", "hint"}
+
+
+def test_an_unreachable_server_is_reported_beside_the_healthy_ones(clock: str) -> None:
+    assert pi_mcp("add", "broken", "--", "/nonexistent/server").returncode == 0
+    done = pi_mcp("search", "time", "--json")
+    assert done.returncode == 0
+    assert document(done)["tools"][0]["server"] == "time"
+    assert [one["server"] for one in document(done)["notSearched"]] == ["broken"]
+    assert pi_mcp("tools", "broken").returncode == 3
+    assert pi_mcp("refresh", "broken").returncode == 3
+
+
+def test_a_missing_variable_is_exit_code_2_and_no_value_is_shown(clock: str) -> None:
+    words = ["add", "needy", "--env", "TOKEN=${PI_MCP_TEST_UNSET}", "--env", f"OTHER={SECRET}"]
+    assert pi_mcp(*words, "--", sys.executable, "-c", "pass").returncode == 0
+    for done in (
+        pi_mcp("tools", "needy"),
+        pi_mcp("call", "needy", "x", "--json"),
+        pi_mcp("get", "needy"),
+        pi_mcp("servers"),
+    ):
+        assert SECRET not in done.stdout + done.stderr
+    assert pi_mcp("tools", "needy").returncode == 2
+    assert "PI_MCP_TEST_UNSET" in pi_mcp("tools", "needy").stderr
+
+
+def test_add_writes_what_servers_then_shows(private_home: Path) -> None:
+    done = pi_mcp("add", "docs", "https://docs.example.com/mcp", "--header", "Authorization: Bearer ${TOKEN}")
+    assert done.returncode == 0, done.stderr
+    path = private_home / ".config/pi-mcp/mcp.json"
+    assert json.loads(path.read_text())["mcpServers"]["docs"] == {
+        "url": "https://docs.example.com/mcp",
+        "headers": {"Authorization": "Bearer ${TOKEN}"},
+    }
+    row = document(pi_mcp("servers", "--json"))["servers"][0]
+    assert (row["name"], row["transport"], row["state"], row["tools"]) == ("docs", "http", "idle", None)
+    assert pi_mcp("add", "docs", "--force", "--", "srv", "--flag").returncode == 0
+    assert json.loads(path.read_text())["mcpServers"]["docs"] == {"command": "srv", "args": ["--flag"]}
+
+
+def test_import_shows_first_and_writes_only_with_yes(private_home: Path) -> None:
+    cursor = private_home / ".cursor/mcp.json"
+    cursor.parent.mkdir()
+    cursor.write_text(json.dumps({"mcpServers": {"clock": {"command": "clock", "env": {"KEY": SECRET}}}}))
+    target = private_home / ".config/pi-mcp/mcp.json"
+    preview = pi_mcp("import", cwd=private_home)
+    assert preview.returncode == 0
+    assert "clock" in preview.stdout
+    assert SECRET not in preview.stdout + preview.stderr
+    assert not target.exists()
+    written = pi_mcp("import", "--yes", "--json", cwd=private_home)
+    assert document(written)["written"] == ["clock"]
+    assert SECRET not in written.stdout
+    assert json.loads(target.read_text())["mcpServers"]["clock"]["env"] == {"KEY": SECRET}
+
+
+def test_purge_removes_cache_and_state_and_never_the_configuration(clock: str, private_home: Path) -> None:
+    assert pi_mcp("tools").returncode == 0
+    assert any((private_home / ".cache/pi-mcp").rglob("*.json"))
+    removed = document(pi_mcp("purge", "--all", "--json"))["removed"]
+    assert removed["cache"]["files"] > 0
+    assert not (private_home / ".cache/pi-mcp").exists()
+    assert (private_home / ".config/pi-mcp/mcp.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_ends_with_130_and_leaves_no_server(private_home: Path, number: signal.Signals) -> None:
+    marker = private_home / "pid"
+    server = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    assert pi_mcp("add", "slow", "--", sys.executable, "-c", server).returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pi_mcp.cli", "tools", "slow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    deadline = time.monotonic() + 20
+    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "[cancelled]" in stderr
+    assert "Traceback" not in stderr
+    child = Path(f"/proc/{marker.read_text()}/stat")
+    while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_a_reader_that_goes_away_is_no_error(clock: str) -> None:
+    assert pi_mcp("tools").returncode == 0
+    command = f"{sys.executable} -m pi_mcp.cli tools --json | head -c 10"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=30,
+    )
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs/generate.py"), "--check"], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, "run docs/generate.py"
