@@ -20,11 +20,23 @@ import base64
 import binascii
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 try:
-    from pydantic_ai.messages import BinaryContent, ModelMessage, ModelRequest, ToolReturn, ToolReturnPart
+    from pydantic_ai.messages import (
+        BinaryContent,
+        ModelMessage,
+        ModelRequest,
+        ModelResponse,
+        ToolReturn,
+        ToolReturnPart,
+    )
+    from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+    from pydantic_ai.models.wrapper import WrapperModel
+    from pydantic_ai.settings import ModelSettings
     from pydantic_ai.tools import RunContext, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 except ImportError as error:
@@ -41,7 +53,7 @@ IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PREPARE_WAIT = 15.0
 """Seconds that the first request waits for the catalogs of servers with `alwaysLoad`."""
 
-__all__ = ["PiMcpToolset", "records_of", "search_text_of"]
+__all__ = ["PiMcpToolset", "StableTools", "records_of", "search_text_of"]
 
 
 class PiMcpToolset(AbstractToolset[Any]):
@@ -199,6 +211,63 @@ class PiMcpToolset(AbstractToolset[Any]):
             self._search_text = search_text_of(messages) or self._root._made_text
         if self._search_text is None:
             self._search_text = self._root._made_text = session.search_tool.description
+
+
+class StableTools(WrapperModel):
+    """A model whose requests declare tools that arrive in the middle of a turn like all others: at the list's end.
+
+    Newer pydantic-ai tells a model about such tools in its own ways: a system message that names them, or a
+    preface to the system prompt, which ends what the provider has cached. The search result names them already.
+
+        Agent(StableTools("anthropic:claude-sonnet-5"), toolsets=[PiMcpToolset()])
+    """
+
+    def prepare_messages(
+        self, messages: list[ModelMessage], model_request_parameters: ModelRequestParameters | None = None
+    ) -> list[ModelMessage]:
+        kept = [_without_announcements(message) for message in messages]
+        if model_request_parameters is not None:
+            model_request_parameters = _declared(model_request_parameters)
+        return self.wrapped.prepare_messages(kept, model_request_parameters)
+
+    def prepare_request(
+        self, model_settings: ModelSettings | None, model_request_parameters: ModelRequestParameters
+    ) -> tuple[ModelSettings | None, ModelRequestParameters]:
+        return self.wrapped.prepare_request(model_settings, _declared(model_request_parameters))
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        return await self.wrapped.request(messages, model_settings, _declared(model_request_parameters))
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse, None]:
+        parameters = _declared(model_request_parameters)
+        async with self.wrapped.request_stream(messages, model_settings, parameters, run_context) as response:
+            yield response
+
+
+def _without_announcements(message: ModelMessage) -> ModelMessage:
+    if not isinstance(message, ModelRequest):
+        return message
+    parts = [part for part in message.parts if getattr(part, "part_kind", "") != "tool-availability-delta"]
+    return message if len(parts) == len(message.parts) else replace(message, parts=parts)
+
+
+def _declared(parameters: ModelRequestParameters) -> ModelRequestParameters:
+    """The parameters without the mark on tools that arrived late; older pydantic-ai has no such mark."""
+    if not getattr(parameters, "introduced_tool_names", None):
+        return parameters
+    return replace(parameters, introduced_tool_names=set())
 
 
 def records_of(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:

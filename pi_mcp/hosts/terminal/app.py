@@ -159,15 +159,15 @@ class Application:
         return configuration
 
     async def _converse(self) -> int:
-        if self._options.prompt is None:
-            self._welcome()
-            if self._screen.interactive and self._plugin.configuration.project is not None:
-                await self._plugin.trust_project(self._host)
         self._begin(self._chat)
+        if self._screen.interactive:
+            await self._welcome()
+            if self._plugin.configuration.project is not None:
+                await self._plugin.trust_project(self._host)
         if self._options.resume is not None:
             for diagnostic in await self._session.restore(self._chat.loaded):
                 self._note(diagnostic.line())
-            if self._options.prompt is None:
+            if self._screen.interactive:
                 self._resumed()
         if self._options.prompt is not None:
             return await self._one_turn(self._options.prompt)
@@ -218,13 +218,13 @@ class Application:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.patch_stdout import patch_stdout
 
-        from pi_mcp.hosts.terminal.completion import LineCompleter
+        from pi_mcp.hosts.terminal.completion import line_completer
         from pi_mcp.hosts.terminal.dialogs import color_depth
-        from pi_mcp.hosts.terminal.history import PrivateHistory
+        from pi_mcp.hosts.terminal.history import private_history
 
         prompt: PromptSession[str] = PromptSession(
-            history=PrivateHistory(files.state_dir() / "chats" / "history.jsonl"),
-            completer=LineCompleter(lambda: self._session, COMMANDS),
+            history=private_history(files.state_dir() / "chats" / "history.jsonl"),
+            completer=line_completer(lambda: self._session, COMMANDS),
             complete_while_typing=True,
             color_depth=color_depth(),
             reserve_space_for_menu=6,
@@ -513,14 +513,12 @@ class Application:
         else:
             self._screen.warning(text)
 
-    def _welcome(self) -> None:
+    async def _welcome(self) -> None:
         show, entries = self._screen, self._plugin.configuration.entries
         mode = f"agent with {self._endpoint.spec}" if self._endpoint else "search and call by hand"
         show.parts((f"pi-mcp {__version__}", "strong"), (f" · {mode}", ""))
         if not entries:
-            from pi_mcp.commands.configured import nothing_configured
-
-            show.line(nothing_configured(self._plugin.configuration))
+            show.answer(await self._session.command("/mcp"))
             show.line("Or look around first: pi-mcp chat --demo")
             return
         usable = self._plugin.configuration.servers

@@ -5,52 +5,59 @@ Comes in: the line up to the cursor. Goes out: words in its place. It does no I/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
-
 if TYPE_CHECKING:
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
     from pi_mcp.plugin import Session
 
 
-class LineCompleter(Completer):
-    """Offers something only for lines that begin with `/`."""
+def line_completer(session: Callable[[], Session], commands: Mapping[str, str]) -> Completer:
+    """prompt-toolkit's completer for lines that begin with `/`; `commands` has what each is for."""
+    from prompt_toolkit.completion import Completer, Completion
 
-    def __init__(self, session: Callable[[], Session], commands: Mapping[str, str]) -> None:
-        self._session = session
-        self._commands = commands
+    class LineCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+            del complete_event
+            line = document.text_before_cursor
+            word = last_word(line)
+            for found in candidates(session(), commands, line):
+                yield Completion(found, start_position=-len(word), display_meta=commands.get(found, ""))
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        del complete_event
-        line = document.text_before_cursor
-        if not line.startswith("/") or "\n" in line:
-            return
-        word = "" if line[-1:].isspace() else line.split()[-1]
-        for found in self.words(line):
-            if found.startswith(word) and found != word:
-                yield Completion(found, start_position=-len(word), display_meta=self._commands.get(found, ""))
+    return LineCompleter()
 
-    def words(self, line: str) -> list[str]:
-        """Candidates for the last, perhaps empty, word of `line`."""
-        parts = line.split()
-        first = len(parts) == 1 and not line[-1:].isspace()
-        if first:
-            return list(self._commands)
-        if parts[0] == "/mcp":
-            return self._session().complete(line)
-        if parts[0] == "/call":
-            return self._call(parts, unfinished=line[-1:].isspace())
+
+def last_word(line: str) -> str:
+    """The unfinished word at the end, which a candidate takes the place of."""
+    return "" if not line or line[-1].isspace() else line.split()[-1]
+
+
+def candidates(session: Session, commands: Mapping[str, str], line: str) -> list[str]:
+    """What the last, perhaps empty, word of `line` may become."""
+    if not line.startswith("/") or "\n" in line:
         return []
+    parts = line.split()
+    unfinished = line[-1].isspace()
+    word = last_word(line)
+    if len(parts) == 1 and not unfinished:
+        words: Sequence[str] = list(commands)
+    elif parts[0] == "/mcp":
+        words = session.complete(line)
+    elif parts[0] == "/call":
+        words = _call(session, parts, unfinished)
+    else:
+        words = ()
+    return [found for found in words if found.startswith(word) and found != word]
 
-    def _call(self, parts: list[str], *, unfinished: bool) -> list[str]:
-        tools = self._session().loaded
-        if len(parts) + unfinished <= 2:
-            return [tool.native for tool in tools]
-        chosen = next(
-            (tool for tool in tools if parts[1] in (tool.native, tool.tool, f"{tool.server}.{tool.tool}")), None
-        )
-        properties: Any = chosen.input_schema.get("properties") if chosen else None
-        given = {part.split("=", 1)[0] for part in parts[2:] if "=" in part}
-        return [f"{name}=" for name in properties if name not in given] if isinstance(properties, Mapping) else []
+
+def _call(session: Session, parts: list[str], unfinished: bool) -> list[str]:
+    tools = session.loaded
+    if len(parts) + unfinished <= 2:
+        return [tool.native for tool in tools]
+    named = [tool for tool in tools if parts[1] in (tool.native, tool.tool, f"{tool.server}.{tool.tool}")]
+    properties: Any = named[0].input_schema.get("properties") if named else None
+    given = {part.split("=", 1)[0] for part in parts[2:] if "=" in part}
+    return [f"{name}=" for name in properties if name not in given] if isinstance(properties, Mapping) else []

@@ -112,6 +112,8 @@ def build_agent(endpoint: Endpoint, toolset: PiMcpToolset) -> Agent[Any, str]:
     from pydantic_ai import Agent
     from pydantic_ai.models import Model
 
+    from pi_mcp.hosts.pydantic_ai import StableTools
+
     model: Model
     if endpoint.provider == "anthropic":
         from pydantic_ai.models.anthropic import AnthropicModel
@@ -127,8 +129,13 @@ def build_agent(endpoint: Endpoint, toolset: PiMcpToolset) -> Agent[Any, str]:
         model = OpenAIChatModel(
             endpoint.name, provider=OpenAIProvider(api_key=endpoint.key.reveal(), base_url=endpoint.base_url)
         )
+    # "always": where the library explains its own marks to the model, it does so from the first request on, not from
+    # the first tool result with an image on, which would change the system prompt. Older versions ignore the key.
+    settings: Any = {"framing_announcement": "always"}
     # A model may name a tool before it is loaded, more than once; that is told to it, and no reason to give up.
-    return Agent(model, system_prompt=SYSTEM_PROMPT, toolsets=[toolset], retries=5)
+    return Agent(
+        StableTools(model), system_prompt=SYSTEM_PROMPT, toolsets=[toolset], model_settings=settings, retries=5
+    )
 
 
 # One turn

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from pi_mcp.commands.answer import CommandAnswer, Table
+    from pi_mcp.plugin import CommandAnswer, Table
 
 STYLES = {"ok": "green", "warning": "magenta", "error": "red", "dim": "", "strong": "bold", "name": "bold cyan"}
 """Level → style. The palette's yellow and grey are unreadable on many light terminals."""
