@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -133,6 +134,7 @@ class Connection:
         self._configuration = configuration
         self._roots_cwd = (roots_cwd or configuration.cwd).absolute()
         self._credentials = credentials
+        self._logins: Credentials | None = None
         self._state: State = "idle"
         self._link: _Link | None = None
         self._attempt: asyncio.Task[ServerInfo] | None = None
@@ -201,7 +203,8 @@ class Connection:
         try:
             resolved = resolve(self.definition, self._configuration)
             self.log.redactor = resolved.redactor
-            resolved = await resolve_secrets(resolved)
+            unresolved, resolved = resolved, await resolve_secrets(resolved)
+            self._logins = self._logins_for(unresolved, resolved)
             await load_sdk()
             info = await self._open(resolved, era)
         except PiMcpError as error:
@@ -210,6 +213,12 @@ class Connection:
         except asyncio.CancelledError:
             self._state = "idle"
             raise
+        except Exception:
+            # Ours, or the SDK's: what it says is for the debug log, not for a person or a model.
+            logging.getLogger("pi_mcp").debug("connecting %s failed", clean_line(self.name), exc_info=True)
+            unknown = failure("operation_failed", "connect", self.name, "The connection failed in an unknown way.")
+            self._failed(unknown.diagnostic)
+            raise unknown from None
         self.info = info
         self.generation += 1
         self.diagnostic = None
@@ -283,12 +292,23 @@ class Connection:
             link.stop.set()
             link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
 
+    def _logins_for(self, unresolved: ResolvedServer, resolved: ResolvedServer) -> Credentials | None:
+        """What renews the headers of this connection: a stored login, or the commands of the file."""
+        if self.definition.transport == "stdio":
+            return None
+        found = self._credentials(resolved) if self._credentials is not None else None
+        if found is None and any(command.table == "headers" for command in unresolved.commands):
+            from pi_mcp.connect.header_commands import HeaderCommands
+
+            return HeaderCommands(unresolved, resolved)
+        return found
+
     def _transport(self, resolved: ResolvedServer, link: _Link) -> AbstractAsyncContextManager[tuple[Any, Any]]:
         if self.definition.transport == "stdio":
             from pi_mcp.connect.stdio import stdio_transport
 
             return stdio_transport(resolved, link.faults, self.log, environ=resolved.environ)
-        credentials = self._credentials(resolved) if self._credentials is not None else None
+        credentials = self._logins
         if self.definition.transport == "http":
             from pi_mcp.connect.http import http_transport
 

@@ -209,10 +209,10 @@ def diagnose(
 def error_for(
     fault: Fault, *, operation: Operation, server: str, definition: ServerDefinition | None = None
 ) -> PiMcpError:
-    """The exception to raise for a fault: `NotExecuted` where a call provably did not run (DESIGN §7)."""
+    """The exception for a fault: `NotExecuted` where a call or listing provably did not run (DESIGN §7)."""
     diagnostic = diagnose(fault, operation=operation, server=server, definition=definition)
     repeatable = fault.session_lost or fault.kind in ("refused", "session_lost", "disconnected")
-    if operation == "call" and fault.executed == "no" and repeatable:
+    if operation in ("call", "list") and fault.executed == "no" and repeatable:
         return NotExecuted(diagnostic)
     return error_of(diagnostic)
 

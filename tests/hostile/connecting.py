@@ -58,11 +58,12 @@ async def connected(
     await load_sdk()
     await asyncio.to_thread(int)  # the default executor's thread and the loop's own files exist from here on
     files, tasks = open_files(), asyncio.all_tasks()
+    others = set(descendants_of(os.getpid()))
     connections = Connections(configuration)
     try:
         yield connections
     finally:
-        pids = descendants_of(os.getpid())
+        pids = [pid for pid in descendants_of(os.getpid()) if pid not in others]
         await connections.close()
         assert await asyncio.to_thread(gone, pids, 3.0), "processes are left"
         await asyncio.sleep(0.02)

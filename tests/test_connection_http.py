@@ -1,0 +1,155 @@
+"""Connections to HTTP servers: what a lost session, a refused login or a dead server does to later uses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pi_mcp.connect import CallHandlers
+from pi_mcp.errors import AuthenticationError, NotExecuted
+from tests.hostile.connecting import SECRET, connected, refused, text_of
+from tests.hostile.http_server import HttpServer, closed_port
+from tests.support import run
+
+
+def test_b053_a_lost_session_is_replaced_once_for_all_who_call() -> None:
+    async def main() -> None:
+        with HttpServer(session=True) as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                one = connections.get("s")
+                await one.call_tool("echo", {})
+                server.forget_sessions()
+                errors = await asyncio.gather(*(refused(one.call_tool("echo", {})) for _ in range(3)))
+                assert all(isinstance(error, NotExecuted) for error in errors)
+                assert all("unknown" not in error.diagnostic.message for error in errors)
+                await asyncio.gather(*(one.call_tool("echo", {}) for _ in range(3)))
+                assert one.generation == 2
+                server.forget_sessions()
+                assert len((await one.list_tools()).tools) == 2
+                assert one.generation == 3
+
+    run(main())
+
+
+def test_a_server_that_is_restarted_is_found_again() -> None:
+    async def main() -> None:
+        port = closed_port()
+        entries = {"s": {"url": f"http://127.0.0.1:{port}/mcp"}}
+        async with connected(entries) as connections:
+            one = connections.get("s")
+            with HttpServer(port=port):
+                await one.call_tool("echo", {})
+            error = await refused(one.call_tool("echo", {}))
+            assert error.diagnostic.code == "connection_failed"
+            with HttpServer(port=port):
+                try:
+                    await one.call_tool("echo", {})
+                except NotExecuted:
+                    await one.call_tool("echo", {})
+
+    run(main())
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "authentication_required"), (403, "permission_denied")])
+def test_a_refused_login_is_asked_for_once_and_shown_as_such(status: int, code: str) -> None:
+    async def main() -> None:
+        with HttpServer({"*": {"status": status, "body": SECRET}}) as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                one = connections.get("s")
+                error = await refused(one.connect())
+                assert error.diagnostic.code == code
+                assert isinstance(error, AuthenticationError)
+                assert one.state == ("authentication_required" if status == 401 else "failed")
+            assert len(server.requests) == 1
+
+    run(main())
+
+
+def test_a_login_that_expires_during_use_is_seen_at_the_call_and_tried_again_later() -> None:
+    async def main() -> None:
+        with HttpServer({"tools/call": [{}, {"status": 401}, {}]}) as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                one = connections.get("s")
+                await one.call_tool("echo", {})
+                error = await refused(one.call_tool("echo", {}))
+                assert error.diagnostic.code == one.state == "authentication_required"
+                await one.call_tool("echo", {})
+                assert one.state == "connected"
+
+    run(main())
+
+
+def test_a_header_command_runs_again_after_a_401_and_the_request_is_sent_once_more(tmp_path: Path) -> None:
+    counter = tmp_path / "count"
+    counter.write_text("")
+    command = f"!printf x >> {counter}; printf 'Bearer {SECRET}-'; wc -c < {counter}"
+
+    async def main() -> None:
+        with HttpServer({"tools/call": [{}, {"status": 401}, {}]}) as server:
+            entries = {"s": {"url": server.url, "headers": {"Authorization": command}}}
+            async with connected(entries) as connections:
+                one = connections.get("s")
+                await one.call_tool("echo", {})
+                await one.call_tool("echo", {})
+                assert (one.state, one.generation) == ("connected", 1)
+            sent = [request.headers["authorization"] for request in server.of("tools/call")]
+            assert sent == [f"Bearer {SECRET}-1", f"Bearer {SECRET}-1", f"Bearer {SECRET}-2"]
+
+    run(main())
+
+
+def test_the_legacy_transport_connects_lists_and_calls_when_it_is_asked_for() -> None:
+    pytest.importorskip("mcp.server.mcpserver")
+    code = (
+        "import sys\n"
+        "from mcp.server.mcpserver import MCPServer\n"
+        "m = MCPServer('old')\n"
+        "@m.tool()\n"
+        "def echo(a: int) -> str:\n    return str(a)\n"
+        "import uvicorn\n"
+        "uvicorn.run(m.sse_app(), host='127.0.0.1', port=int(sys.argv[1]), log_level='critical')\n"
+    )
+
+    async def main() -> None:
+        port = closed_port()
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(port))
+        try:
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    except OSError:
+                        await asyncio.sleep(0.1)
+                    else:
+                        writer.close()
+                        await writer.wait_closed()
+                        break
+            async with connected({"s": {"type": "sse", "url": f"http://127.0.0.1:{port}/sse"}}) as connections:
+                one = connections.get("s")
+                assert [tool["name"] for tool in (await one.list_tools()).tools] == ["echo"]
+                assert text_of(await one.call_tool("echo", {"a": 3}, handlers=CallHandlers())) == "3"
+                await one.reconnect()
+        finally:
+            process.kill()
+            await process.wait()
+
+    run(main(), 60)
+
+
+def test_no_error_of_an_http_server_shows_its_body_or_a_header() -> None:
+    bodies = [{"status": status, "body": f"<html>{SECRET}"} for status in (400, 404, 418, 500, 502, 429)]
+
+    async def main() -> None:
+        for body in bodies:
+            with HttpServer({"*": body}) as server:
+                entries = {"s": {"url": server.url, "headers": {"X-Key": SECRET}}}
+                async with connected(entries) as connections:
+                    error = await refused(connections.get("s").connect())
+                    assert SECRET not in json.dumps(connections.get("s").log.lines())
+                    assert str(body["status"]) in error.diagnostic.message
+
+    run(main())
