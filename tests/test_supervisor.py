@@ -216,6 +216,44 @@ def test_a_host_that_is_dead_already_gets_no_server(tmp_path: Path) -> None:
     assert pids_of(server) == []
 
 
+@pytest.mark.parametrize("victim", ["host", "outer supervisor", "inner supervisor"])
+def test_without_help_of_the_kernel_the_servers_own_group_still_goes(victim: str, tmp_path: Path) -> None:
+    """The path for macOS: no parent-death signal, no subreaper. Run here with both switched off."""
+    server = entry(tmp_path, {"start": [{"spawn": "child"}], "ignore_term": True, "ignore_eof": True})
+    program = (
+        "import importlib.util, sys\n"
+        f"s = importlib.util.spec_from_file_location('supervisor', {PROGRAM!r})\n"
+        "m = importlib.util.module_from_spec(s); s.loader.exec_module(m)\n"
+        "m._LINUX = False; m._children = lambda: []; m.main(sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, server["command"], *server["args"]]
+    host = subprocess.Popen(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            "import json, subprocess, sys, time\n"
+            "p = subprocess.Popen(json.loads(sys.argv[1]), stdin=-1, stdout=-1, start_new_session=True)\n"
+            "time.sleep(60)",
+            json.dumps(command),
+        ]
+    )
+    try:
+        pids = started(server)
+        [outer] = children_of(host.pid)
+        [inner] = children_of(outer)
+        os.kill({"host": host.pid, "outer supervisor": outer, "inner supervisor": inner}[victim], signal.SIGKILL)
+        if victim == "host":
+            host.wait()
+        assert gone([*pids, outer, inner], 10.0), alive([*pids, outer, inner])
+    finally:
+        host.kill()
+        host.wait()
+        for pid in pids_of(server):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_starting_a_server_under_the_supervisor_costs_little() -> None:
     def seconds(command: list[str]) -> float:
         before = time.monotonic()

@@ -66,7 +66,8 @@ def command_line(resolved: ResolvedServer, environ: Mapping[str, str], *, superv
     argv = (executable, *resolved.args)
     if sys.platform == "win32" and executable.lower().endswith((".cmd", ".bat")):
         return CommandLine(argv, str(cwd), env, batch_line(executable, resolved.args))
-    if supervised and sys.executable:
+    # A frozen program's executable is no Python that could run a script.
+    if supervised and sys.executable and not getattr(sys, "frozen", False):
         from pi_mcp.connect import supervisor
 
         env[supervisor.HOST_VARIABLE] = str(os.getpid())

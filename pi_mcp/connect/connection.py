@@ -221,7 +221,6 @@ class Connection:
             raise unknown from None
         self.info = info
         self.generation += 1
-        self.diagnostic = None
         self._state = "connected"
         self._succeeded()
         return info
@@ -348,6 +347,8 @@ class Connection:
 
     def _succeeded(self) -> None:
         self.last_success = time.time()
+        self.diagnostic = None
+        self.diagnostic = None
 
     def _startup_timeout(self) -> PiMcpError:
         return _Expired(
@@ -427,8 +428,12 @@ class Connection:
         *,
         handlers: CallHandlers | None = None,
         schema: Mapping[str, Any] | None = None,
+        generation: int | None = None,
     ) -> dict[str, Any]:
         """Call a tool by its original name, once; the result object as the server sent it.
+
+        `generation` is that of the connection whose listing was compared: another one by now has a tool that nobody
+        has looked at, so nothing is sent and NotExecuted is raised.
 
         Raises NotExecuted where the answer proves that it did not run (DESIGN §7), otherwise ServerError or
         AuthenticationError; the message says when the outcome is unknown. `toolTimeoutMs` limits the silence;
@@ -437,6 +442,16 @@ class Connection:
         """
         await self.connect()
         link, session = self._usable("call")
+        if generation is not None and generation != self.generation:
+            raise NotExecuted(
+                Diagnostic(
+                    "connection_failed",
+                    "call",
+                    self.name,
+                    "The connection was replaced before the call was sent; nothing was sent.",
+                    "Call again.",
+                )
+            )
         loop = asyncio.get_running_loop()
         call = _Call(handlers or CallHandlers(), loop.time())
         link.calls.add(call)

@@ -15,7 +15,8 @@ Two processes, the outer and the inner, watch over the server, so that either ma
 
 The parent-death signal fires when the parent's *thread* ends, so it is one that can be caught, and `getppid()`
 tells whether the parent is really gone. Where the kernel offers neither (macOS), the parent is looked at once a
-second, and only the server's process group can be ended: a descendant that left it survives there.
+second, and only the server's process group can be ended: a descendant that left it survives there, and so does the
+server when both supervisors are killed.
 """
 
 # ruff: noqa: PTH123, PTH208, S606 -- pathlib would double the time that each server takes to start
@@ -192,8 +193,11 @@ def _end_tree(group: int | None, grace: float) -> dict[int, int]:
     return ended
 
 
-def _watch(child: int, parent: int, wakeup: int, *, child_is_server: bool) -> int:
-    """Stay until `child` has ended or must end, and nothing of it is left; its wait status."""
+def _watch(child: int, parent: int, wakeup: int, group: int | None, *, child_is_server: bool) -> int:
+    """Stay until `child` has ended or must end, and nothing of it is left; its wait status.
+
+    `group` is the server's process group, for the inner one; for the outer only where orphans do not come to it.
+    """
     while True:
         if _LINUX:
             numbers = os.read(wakeup, 64)
@@ -203,7 +207,6 @@ def _watch(child: int, parent: int, wakeup: int, *, child_is_server: bool) -> in
             ready, _, _ = select.select([wakeup], [], [], 1.0)
             numbers = os.read(wakeup, 64) if ready else b""
         ended, _ = _reap()
-        group = child if child_is_server else None
         if child in ended:
             _end_tree(group, LEFT_BEHIND_GRACE if child_is_server else 0.0)
             return ended[child]
@@ -239,6 +242,7 @@ def main(command: list[str]) -> None:
     if os.getppid() != host:
         os._exit(0)
     outer = os.getpid()
+    reader, writer = os.pipe()
     inner = os.fork()
     if inner == 0:
         os.close(wakeup)
@@ -252,14 +256,17 @@ def main(command: list[str]) -> None:
         if server == 0:
             _become_server(command, me)
         _own_group(server)  # both sides do it, so that neither can be too early
-        child, parent, child_is_server = server, outer, True
+        os.write(writer, str(server).encode())
+        child, parent, group, child_is_server = server, outer, server, True
     else:
-        child, parent, child_is_server = inner, host, False
+        os.close(writer)
+        told = 0 if _LINUX else int(os.read(reader, 32) or 0)
+        child, parent, group, child_is_server = inner, host, told or None, False
     # The pipes belong to the server alone, so that the end of file still means something on both sides.
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(nothing, number)
-    _leave(_watch(child, parent, wakeup, child_is_server=child_is_server))
+    _leave(_watch(child, parent, wakeup, group, child_is_server=child_is_server))
 
 
 if __name__ == "__main__":
