@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -122,8 +123,8 @@ def document(tool: SearchTool, weights: FieldWeights) -> Document:
         (DESCRIPTION, rest, weights.description),
         (NAME, name, weights.name),
         (TITLE, title, weights.title),
-        (PARAMETERS, _distinct(map(name_terms, tool.parameters)), weights.parameters),
-        (SERVER, _distinct((name_terms(tool.server), prose_terms(tool.server_title or ""))), weights.server),
+        (PARAMETERS, _distinct(map(_parameter_terms, tool.parameters)), weights.parameters),
+        (SERVER, _server_terms(tool.server, tool.server_title or ""), weights.server),
         (SERVER, prose_terms(tool.server_description or ""), weights.server_description),
         (KEYWORDS, _distinct(map(prose_terms, tool.keywords)), weights.keywords),
     ):
@@ -153,5 +154,15 @@ def pair_of(one: str, two: str) -> str:
     return f"{one} {two}" if one < two else f"{two} {one}"
 
 
-def _distinct(groups: Iterable[list[str]]) -> list[str]:
+@lru_cache(maxsize=8192)
+def _parameter_terms(name: str) -> tuple[str, ...]:
+    return tuple(name_terms(name))
+
+
+@lru_cache(maxsize=512)
+def _server_terms(name: str, title: str) -> tuple[str, ...]:
+    return tuple(_distinct((name_terms(name), prose_terms(title))))
+
+
+def _distinct(groups: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(term for group in groups for term in group))

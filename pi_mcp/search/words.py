@@ -98,9 +98,11 @@ _ENDINGS = tuple(_FORMS.split())
 
 def stem(word: str) -> str:
     """A crude common beginning of a word's forms (render, rendering, rendered); good enough for an expansion only."""
-    if not word.isascii() or len(word) < 5:
+    if len(word) < 5 or not word.isascii():
         return word
     for _ in range(2):
+        if not word.endswith(_ENDINGS):
+            break
         for ending in _ENDINGS:
             if word.endswith(ending) and len(word) - len(ending) >= 4:
                 word = word[: -len(ending)]
@@ -161,6 +163,12 @@ def _terms(text: str, memo: dict[str, tuple[str, ...]], split_all: bool) -> list
             terms = memo[word] = _terms_of_word(word, split_all)
         found += terms
     return found
+
+
+def forget() -> None:
+    """Drop the terms kept for words seen before; only a measurement of a first build needs it."""
+    _prose_memo.clear()
+    _name_memo.clear()
 
 
 def prose_terms(text: str) -> list[str]:
