@@ -154,7 +154,7 @@ class Statistics:
         return None
 
     def similar(self, word: str, limit: int) -> list[tuple[str, float]]:
-        """(term, likeness 0–1) within a typing error of `word`: the pairs of letters they share (Dice), best first."""
+        """(term, likeness 0–1) that differ from `word` by one slip of typing, or two where it is long; best first."""
         if not self._grams:
             for term in self.words:
                 if len(term) >= 4:
@@ -165,11 +165,34 @@ class Statistics:
         for gram in mine:
             for term in self._grams.get(gram, ()):
                 shared[term] = shared.get(term, 0) + 1
+        allowed = 1 if len(word) < 8 else 2
         scored = []
         for term, common in shared.items():
-            if abs(len(term) - len(word)) <= 2:
-                likeness = 2 * common / (len(mine) + len(term) + 1)
-                if likeness >= 0.55:
-                    scored.append((-likeness, -len(self.postings[term]), term))
+            # One slip spoils at most three pairs of letters.
+            if abs(len(term) - len(word)) <= allowed and common >= len(mine) - 3 * allowed and common > 1:
+                slips = distance(word, term, allowed)
+                if slips <= allowed:
+                    scored.append((slips - 1 + (word[0] != term[0]), -len(self.postings[term]), term))
         scored.sort()
-        return [(term, -likeness) for likeness, _, term in scored[:limit]]
+        return [(term, LIKENESS[min(slips, 2)]) for slips, _, term in scored[:limit]]
+
+
+LIKENESS = (1.0, 0.75, 0.5)
+"""Of a word with one slip, with two (or one in its first letter), with more."""
+
+
+def distance(one: str, two: str, limit: int) -> int:
+    """Slips between two words: a letter too much, too few, wrong, two changed places. May stop beyond `limit`."""
+    before: list[int] = []
+    row = list(range(len(two) + 1))
+    for at, letter in enumerate(one, 1):
+        older, before = before, row
+        row = [at]
+        for place, other in enumerate(two, 1):
+            least = min(before[place] + 1, row[-1] + 1, before[place - 1] + (letter != other))
+            if at > 1 and place > 1 and letter == two[place - 2] and one[at - 2] == other:
+                least = min(least, older[place - 2] + 1)
+            row.append(least)
+        if min(row) > limit and min(before) > limit:
+            return limit + 1
+    return row[-1]

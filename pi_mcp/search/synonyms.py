@@ -105,7 +105,8 @@ draw render visualize visualise plot: generate create chart diagram
 design: create generate
 write: create save edit
 compose draft: create write draft
-save store persist keep: write create add store
+save: write create export
+store persist keep: write create add save
 remember memorize: store save memory create add
 recall: search read open memory get
 append: add write
@@ -131,7 +132,6 @@ clear: delete reset
 unstage: reset
 stage: add
 snapshot: commit record create
-save: commit
 switch: checkout change select
 checkout: switch
 send: post message create
@@ -192,6 +192,14 @@ pay: payment order
 buy purchase: order
 think reason: think sequential
 brainstorm: think idea
+ls: list directory
+cat: read file
+rm: delete remove
+mv: move rename
+cp: copy
+mkdir: create directory
+curl wget: fetch download url
+grep: search
 """
 
 _THINGS = """
@@ -202,7 +210,8 @@ subfolder subdirectory: directory tree
 file: document
 contents: content
 content: text
-photo picture screenshot: image
+photo picture: image photo picture
+screenshot: image capture
 image: picture photo
 capture: screenshot
 movie clip film: video
@@ -223,7 +232,7 @@ conversation: thread message chat
 thread: reply conversation
 meeting appointment: event calendar
 event: calendar
-agenda: calendar event
+calendar agenda: event calendar
 chat: message
 comment: note reply
 invoice: bill
@@ -245,10 +254,13 @@ price cost fee: price cost quote
 quote: price
 stock share ticker equity: stock ticker
 currency: exchange rate
+usd eur gbp jpy cny chf inr: currency exchange rate
+btc eth: crypto cryptocurrency bitcoin
 money: currency payment
 coin crypto bitcoin: cryptocurrency crypto token
 cryptocurrency: crypto coin
 weather temperature climate: weather forecast
+pollution smog: air quality
 forecast: weather prediction
 place spot venue location: place location
 coordinate latitude longitude: geocode location

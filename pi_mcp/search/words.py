@@ -19,6 +19,8 @@ _UNSPACED = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+"
 )
 _APOSTROPHE = re.compile(r"(?<=\w)['’](?:s|t|re|ve|ll|d|m)\b", re.IGNORECASE)
+# e-mail and email, e-commerce and ecommerce are one word.
+_LETTER_AND_WORD = re.compile(r"\b([A-Za-z])-(?=([A-Za-z]{3,}))\2")
 # Letters that no decomposition takes apart, and the one Cyrillic letter that people type without its dots.
 _LETTERS = {
     "ø": "o",
@@ -174,6 +176,8 @@ def forget() -> None:
 def prose_terms(text: str) -> list[str]:
     """Terms of sentences. camelCase is split only when it begins in lower case: GitHub and PostgreSQL are words."""
     text = normalise(text)
+    if "-" in text:
+        text = _LETTER_AND_WORD.sub(r"\1\2", text)
     if "'" in text or "’" in text:
         text = _APOSTROPHE.sub("", text)
     return _terms(text, _prose_memo, False)
