@@ -7,6 +7,7 @@ never raises for a server's nonsense but `TooLarge` and ValueError.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from pi_mcp.connect.faults import RequestId
 
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes of one JSON body or of one event's data, after decompression (DESIGN §5)."""
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class TooLarge(Exception):
@@ -227,4 +229,4 @@ def id_text(value: object) -> str:
 def encoded(message: Mapping[str, Any]) -> bytes:
     """A message as one line of UTF-8; halves of surrogate pairs, which are no text, become U+FFFD."""
     text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
+    return _SURROGATES.sub("\ufffd", text).encode()

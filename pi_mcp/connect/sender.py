@@ -400,10 +400,12 @@ class Sender:
             if event.endswith("send_request_headers.started"):
                 sent = sent or getattr(info.get("request"), "method", b"") != b"CONNECT"
 
-        merged = httpx2.Headers([("User-Agent", f"pi-mcp/{__version__}")])
-        merged.update(self._headers)
+        merged = httpx2.Headers([("User-Agent", f"pi-mcp/{__version__}")], encoding="utf-8")
+        for name, value in self._headers.items():
+            merged[name] = value
         if self._credentials is not None:
-            merged.update(dict(await self._credentials.headers()))
+            for name, value in (await self._credentials.headers()).items():
+                merged[name] = value
         for name, value in headers:
             merged[name] = value
         request = httpx2.Request(

@@ -233,7 +233,9 @@ class HttpServer:
                     return
                 if not await work:
                     return
-        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except ValueError:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             self.open -= 1
@@ -410,10 +412,13 @@ class HttpServer:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request | None:
-    line = await reader.readline()
+    first = await reader.read(1)
+    if first == b"\x16":
+        raise ValueError("a TLS greeting on a plain port")
+    line = first + await reader.readline()
     if not line.strip():
         return None
-    verb, target, _ = line.decode("latin-1").split(" ", 2)
+    verb, target, _ = line.decode("latin-1").split(" ", 2)  # what is no HTTP gets a 400, see `_connection`
     headers: dict[str, str] = {}
     while (line := await reader.readline()).strip():
         name, _, value = line.decode("utf-8", "replace").partition(":")
