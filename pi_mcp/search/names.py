@@ -16,6 +16,8 @@ from pi_mcp.search.words import grams, normalise, parts
 # What may stand around a name in a sentence or a list.
 _TOKENS = re.compile(r"[\s,;|`\"'“”‘’«»()\[\]{}<>]+")
 _EDGE = ".,:;!?/"
+LIKE_ENOUGH = 0.4
+"""Share of pairs of letters (Dice) from which a name is offered as close."""
 
 
 class NameTable:
@@ -25,7 +27,8 @@ class NameTable:
         self._tools = tools
         self._qualified: dict[str, list[int]] = {}
         self._spelled: dict[str, list[int]] = {}
-        self._joined: list[str] | None = None
+        self._sizes: list[int] | None = None
+        self._grams: dict[str, list[int]] = {}
         for number, tool in enumerate(tools):
             for whole in (f"{tool.server}.{tool.name}", tool.native):
                 if whole:
@@ -75,16 +78,26 @@ class NameTable:
 
     def close(self, query: str, limit: int, admit: Callable[[SearchTool], bool] | None) -> list[tuple[str, str]]:
         """(server, tool) whose names share the most pairs of characters with the query or one of its words."""
-        if self._joined is None:
-            self._joined = ["".join(parts(tool.name)) for tool in self._tools]
-        words = parts(normalise(query)[:500])
-        asked = [set(grams(word)) for word in {*words, "".join(words)} if len(word) > 1]
-        found = []
-        for number, joined in enumerate(self._joined):
-            mine = set(grams(joined))
-            best = max((2 * len(mine & each) / (len(mine) + len(each)) for each in asked), default=0.0)
-            if best >= 0.3:
-                found.append((-best, number))
+        if self._sizes is None:
+            self._sizes = []
+            for number, tool in enumerate(self._tools):
+                mine = set(grams("".join(parts(tool.name))))
+                self._sizes.append(len(mine))
+                for gram in mine:
+                    self._grams.setdefault(gram, []).append(number)
+        words = parts(normalise(query[:500]))[:40]
+        best: dict[int, float] = {}
+        for word in dict.fromkeys([*words, "".join(words)]):
+            asked = set(grams(word))
+            shared: dict[int, int] = {}
+            for gram in asked:
+                for number in self._grams.get(gram, ()):
+                    shared[number] = shared.get(number, 0) + 1
+            for number, common in shared.items():
+                likeness = 2 * common / (len(asked) + self._sizes[number])
+                if likeness > best.get(number, 0.0):
+                    best[number] = likeness
+        found = [(-likeness, number) for number, likeness in best.items() if likeness >= LIKE_ENOUGH]
         found.sort()
         close: list[tuple[str, str]] = []
         for _, number in found:

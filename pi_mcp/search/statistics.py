@@ -171,7 +171,7 @@ class Statistics:
             # One slip spoils at most three pairs of letters.
             if abs(len(term) - len(word)) <= allowed and common >= len(mine) - 3 * allowed and common > 1:
                 slips = distance(word, term, allowed)
-                if slips <= allowed:
+                if slips <= allowed and (len(word) > 5 or _likely_slip(word, term)):
                     scored.append((slips - 1 + (word[0] != term[0]), -len(self.postings[term]), term))
         scored.sort()
         return [(term, LIKENESS[min(slips, 2)]) for slips, _, term in scored[:limit]]
@@ -179,6 +179,11 @@ class Statistics:
 
 LIKENESS = (1.0, 0.75, 0.5)
 """Of a word with one slip, with two (or one in its first letter), with more."""
+
+
+def _likely_slip(word: str, term: str) -> bool:
+    """Whether a short word is a slip of another: with one wrong letter it is more likely another word (cake, case)."""
+    return word[0] == term[0] and (len(word) != len(term) or sorted(word) == sorted(term))
 
 
 def distance(one: str, two: str, limit: int) -> int:

@@ -364,7 +364,8 @@ button: click
 tab window: page
 restaurant cafe: place food
 food meal: recipe
-recipe dish: cook
+recipe: dish cook
+dish: recipe cook meal
 hotel accommodation: lodging stay
 flight airline: flight
 train railway: train ticket

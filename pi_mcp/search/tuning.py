@@ -35,7 +35,7 @@ class Tuning:
 
     fields: FieldWeights = field(default_factory=FieldWeights)
     k1: float = 1.2
-    b: float = 0.3
+    b: float = 0.4
     # Terms that answer a query word.
     stem: float = 0.9
     """Another form of the word (render, rendering)."""
