@@ -102,10 +102,19 @@ class _Link:
     probed: bool = False
     """The handshake was `auto`: if the process died during it, the probe may have killed it."""
     calls: set[_Call] = field(default_factory=set)
+    retired: bool = False
+    """Of no more use for anything new. It lives on until the calls that are under way have their answers."""
 
     @property
     def live(self) -> bool:
-        return self.session is not None and not self.stop.is_set() and not self.session.ended.is_set()
+        return (
+            self.session is not None and not self.retired and not self.stop.is_set() and not self.session.ended.is_set()
+        )
+
+    def retire(self) -> None:
+        self.retired = True
+        if not self.calls:
+            self.stop.set()
 
     def fail(self, error: PiMcpError) -> None:
         if not self.ready.done():
@@ -140,6 +149,8 @@ class Connection:
         self._attempt: asyncio.Task[ServerInfo] | None = None
         self._listing: asyncio.Task[Listing] | None = None
         self._leftovers: set[asyncio.Task[Any]] = set()
+        self._retired: set[_Link] = set()
+        """Links whose session the server has lost while calls wait for their own answers on it."""
         self._failures = 0
         self._failed_at = 0.0
 
@@ -181,7 +192,7 @@ class Connection:
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=CLOSE_LIMIT + 1.0)
-        await self._end(self._link)
+        await asyncio.gather(*(self._end(link) for link in (self._link, *self._retired)))
         self._link = None
         leftovers = list(self._leftovers)
         for leftover in leftovers:
@@ -197,8 +208,12 @@ class Connection:
         wait -= time.monotonic() - self._failed_at
         if wait > 0:
             await asyncio.sleep(wait)
-        # The old child is waited for before a new one starts (B034).
-        await self._end(self._link)
+        # The old child is waited for before a new one starts (B034). A session that an HTTP server has lost may
+        # still have calls under way: each of them gets the answer that says whether it ran (B053).
+        if self._link is not None and self._link.retired and self._link.calls:
+            self._retired.add(self._link)
+        else:
+            await self._end(self._link)
         self._state = "connecting"
         try:
             resolved = resolve(self.definition, self._configuration)
@@ -289,6 +304,7 @@ class Connection:
                 self._died(link)
         finally:
             link.stop.set()
+            self._retired.discard(link)
             link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
 
     def _logins_for(self, unresolved: ResolvedServer, resolved: ResolvedServer) -> Credentials | None:
@@ -329,13 +345,9 @@ class Connection:
             link.owner.cancel()
             await asyncio.wait({link.owner}, timeout=1.0)
 
-    def _retire(self, link: _Link) -> None:
-        """This session is of no more use: its owner leaves, and the next use starts a new one."""
-        link.stop.set()
-
     def _died(self, link: _Link) -> None:
         """The server ended by itself after the handshake."""
-        if self._link is link and self._state == "connected":
+        if self._link is link and not link.retired:
             fault = link.faults.fatal or Fault("disconnected")
             self._failed(diagnose(fault, operation="connect", server=self.name, definition=self.definition, idle=True))
 
@@ -348,7 +360,8 @@ class Connection:
     def _succeeded(self) -> None:
         self.last_success = time.time()
         self.diagnostic = None
-        self.diagnostic = None
+        if self._link is not None and self._link.live:
+            self._state = "connected"
 
     def _startup_timeout(self) -> PiMcpError:
         return _Expired(
@@ -377,7 +390,7 @@ class Connection:
         try:
             listing = await self._pages()
         except NotExecuted:
-            # The session was gone or the port refused: a listing may be asked for again, once.
+            # The server had lost the session: a listing may be asked for again, once.
             await self.connect()
             listing = await self._pages()
         if info.has_tools is None and listing is not METHOD_UNKNOWN:
@@ -389,7 +402,9 @@ class Connection:
         link, session = self._usable("list")
         pages = Pages()
         loop = asyncio.get_running_loop()
-        end = loop.time() + max(LISTING_LIMIT, self.definition.timeout)
+        began = loop.time()
+        end = began + max(LISTING_LIMIT, self.definition.timeout)
+        waited = False
         while pages.more:
             params = {} if pages.cursor is None else {"cursor": pages.cursor}
             first = pages.cursor is None
@@ -401,18 +416,27 @@ class Connection:
                     self._succeeded()
                     return METHOD_UNKNOWN
                 failed = self._explained(error, link, "list")
+                if error.fault is not None and error.fault.session_lost:
+                    raise NotExecuted(failed.diagnostic) from None
+                wait = _stated_wait(error)
+                if wait is not None and not waited and loop.time() + wait < min(end, began + self.definition.timeout):
+                    waited = True
+                    await asyncio.sleep(wait)
+                    continue
                 if first or error.closed:
                     raise failed from None
                 pages.cut(f"A later page of the listing failed ({failed.diagnostic.code}).")
             except TimeoutError:
                 if first:
-                    raise failure(
+                    late = failure(
                         "timeout",
                         "list",
                         self.name,
                         f"The server did not answer `tools/list` within {self.definition.timeout:g} s (`timeoutMs`).",
                         f"`/mcp get {self.name}` shows what it wrote; raise the limit if it needs longer.",
-                    ) from None
+                    )
+                    self._doubt(link, late.diagnostic)
+                    raise late from None
                 pages.cut("A later page of the listing did not come in time.")
             else:
                 pages.add(result)
@@ -476,6 +500,8 @@ class Connection:
             raise self._explained(error, link, "call") from None
         finally:
             link.calls.discard(call)
+            if link.retired:
+                link.retire()
             for question in call.asking:
                 question.cancel()
             if not task.done():
@@ -502,7 +528,10 @@ class Connection:
                 hint = "Raise the limit if the tool needs longer."
             else:
                 continue
-            raise failure("timeout", "call", self.name, f"{message} {UNKNOWN_OUTCOME}", hint)
+            late = failure("timeout", "call", self.name, f"{message} {UNKNOWN_OUTCOME}", hint)
+            if self._link is not None and now < cap:
+                self._doubt(self._link, late.diagnostic)
+            raise late
 
     async def _abandon(self, task: asyncio.Task[Any]) -> None:
         """Stop waiting for a request: the cancellation is sent, within a bound, even by a writer that is stuck."""
@@ -593,12 +622,22 @@ class Connection:
                 or (error.fault is not None and (error.fault.session_lost or error.fault.kind == "disconnected"))
             )
             if lost or found.diagnostic.code == "authentication_required":
-                if self._link is link and not link.stop.is_set():
+                if self._link is link and not link.stop.is_set() and not link.retired:
                     self._failed(found.diagnostic)
-                self._retire(link)
+                link.retire()
             else:
-                self.diagnostic = found.diagnostic
+                self._doubt(link, found.diagnostic)
         return found
+
+    def _doubt(self, link: _Link, diagnostic: Diagnostic) -> None:
+        """A request failed. Where the way to the server did, it does not count as connected before the next
+        success (B074, B211); the session itself is kept, for it may well be alive."""
+        if self._link is link:
+            self.diagnostic = diagnostic
+            # A child process proves by living that a call was merely too slow; an address proves nothing.
+            remote = self.definition.transport != "stdio"
+            if link.live and remote and diagnostic.code in ("connection_failed", "timeout"):
+                self._state = "failed"
 
     def _named(self, error: Exception, link: _Link, operation: Operation) -> PiMcpError:
         about = {"operation": operation, "server": self.name, "definition": self.definition}
@@ -677,6 +716,12 @@ class _Peer:
         del params
         if method == "notifications/tools/list_changed":
             self._connection._tools_changed()
+
+
+def _stated_wait(error: RequestFailed) -> float | None:
+    """Seconds after which an overloaded server said that it may be asked again (429 or 503 with Retry-After)."""
+    fault = error.fault
+    return fault.retry_after if fault is not None and fault.status in (429, 503) else None
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pi_mcp.config.definition import ServerDefinition
 from pi_mcp.errors import Diagnostic, NotExecuted, Operation, PiMcpError, error_of
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, redact
 
 RequestId = int | str
 
@@ -266,10 +266,13 @@ def _status_words(fault: Fault, definition: ServerDefinition | None) -> tuple[st
             "Wait, then try again.",
         )
     if status in (404, 405, 410):
+        other = "an older server may need `type: sse`"
+        if definition is not None and definition.transport == "sse":
+            other = "a server of today needs `type: http`"
         return (
             "connection_failed",
             f"There is no MCP endpoint at this address (HTTP {status}).",
-            "Look at the path in `url`; an older server may need `type: sse`.",
+            f"Look at the path in `url`; {other}.",
         )
     if status == 407:
         return (
@@ -323,7 +326,8 @@ def diagnose_error(code: int, message: str, data: Any, *, operation: Operation, 
     arguments it was given.
     """
     del data
-    quote = clean_line(message, 300) if operation == "call" else ""
+    # A server may quote the very header that it refuses.
+    quote = clean_line(redact(clean_line(message, 4000)), 300) if operation == "call" else ""
     said = f" It says: {quote}" + ("" if quote.endswith((".", "!", "?", "…")) else ".") if quote else ""
     if code == -32601:
         return Diagnostic(
