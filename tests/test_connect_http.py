@@ -24,6 +24,7 @@ from pi_mcp.connect.logring import LogRing
 from pi_mcp.connect.messages import EventParser, TooLarge, messages_in
 from pi_mcp.connect.sender import Credentials, proxy_for, retry_after
 from pi_mcp.errors import ConfigurationError, PiMcpError
+from tests.hostile.certificate import certificate_in
 from tests.hostile.http_server import HttpServer, Script, closed_port
 from tests.support import run
 
@@ -53,6 +54,11 @@ def resolved(
     )
     server.redactor.add(PLANTED)
     return server
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificate_in(tmp_path_factory.mktemp("tls"))
 
 
 class Wire:
@@ -467,19 +473,6 @@ def test_a_redirect_to_another_origin_sends_nothing_there() -> None:
             assert not other.requests
 
     run(main())
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-keyout", key, "-out", cert, "-subj", "/CN=hostile", "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, timeout=20,
-    )  # fmt: skip
-    return cert, key
 
 
 def test_a_redirect_out_of_tls_is_refused_and_names_both_addresses_b059(certificate: tuple[Path, Path]) -> None:

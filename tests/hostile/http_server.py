@@ -41,7 +41,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -371,7 +371,7 @@ class HttpServer:
         head = _head(200, {"Content-Type": "text/event-stream", "Connection": "close", **own})
         writer.write(head)
         await writer.drain()
-        for event in reaction["events"]:
+        async for event in _each(reaction["events"]):
             if not await self._write_event(request, writer, event):
                 return False
         writer.close()
@@ -409,6 +409,16 @@ class HttpServer:
             writer.write(("\n".join(lines) + "\n\n").encode())
         await writer.drain()
         return True
+
+
+async def _each(events: Any) -> AsyncIterator[Any]:
+    """The events of a list, or of a generator of the test's."""
+    if isinstance(events, list | tuple):
+        for event in events:
+            yield event
+        return
+    async for event in events:
+        yield event
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request | None:
