@@ -278,7 +278,7 @@ class Connection:
                 peer = _Peer(self, link)
                 async with ProtocolSession(read, write, faults=link.faults, log=self.log, peer=peer) as session:
                     try:
-                        info = await session.handshake(plan)
+                        info = await self._handshake(session, plan, deadline)
                     except asyncio.CancelledError:
                         if limit.expired():
                             # Said before the process is ended, which takes its own time.
@@ -306,6 +306,17 @@ class Connection:
             link.stop.set()
             self._retired.discard(link)
             link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
+
+    async def _handshake(self, session: ProtocolSession, plan: Plan, deadline: float) -> ServerInfo:
+        """Negotiate; once more after the wait that a limited server states, where it fits (B065)."""
+        try:
+            return await session.handshake(plan)
+        except RequestFailed as error:
+            wait = _stated_wait(error)
+            if wait is None or asyncio.get_running_loop().time() + wait >= deadline:
+                raise
+        await asyncio.sleep(wait)
+        return await session.handshake(plan)
 
     def _logins_for(self, unresolved: ResolvedServer, resolved: ResolvedServer) -> Credentials | None:
         """What renews the headers of this connection: a stored login, or the commands of the file."""
