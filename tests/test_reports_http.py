@@ -381,7 +381,7 @@ def test_b070_empty_events_and_pings_before_the_answer_are_ignored(tmp_path: Pat
     async def main() -> None:
         noise = [": ping\n\n", "data:\n\n", "event: ping\ndata: 2025\n\n", "\n\n", ":\r\n\r\n", "id\n\n", "x: y\n\n"]
         reaction = {"events": [*noise, {"answer": True}]}
-        script = {method: reaction for method in ("initialize", "tools/list", "tools/call")}
+        script = dict.fromkeys(("initialize", "tools/list", "tools/call"), reaction)
         with HttpServer(script) as server:
             async with product(tmp_path, {"web": web(server.url)}) as made:
                 await made.search("echo")

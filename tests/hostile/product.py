@@ -198,7 +198,7 @@ async def product(
         assert took < 8, f"closing took {took:.1f} s"
         assert await asyncio.to_thread(gone, pids, 3.0), "processes are left"
         end = loop.time() + 2.0
-        while loop.time() < end and (open_files() > files or _tasks_beside(tasks)):
+        while loop.time() < end and (open_files() > files or _tasks_beside(tasks)):  # noqa: ASYNC110 -- no event
             await asyncio.sleep(0.02)
         assert not _tasks_beside(tasks), _tasks_beside(tasks)
         assert open_files() <= files, "file descriptors are left"
