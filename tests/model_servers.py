@@ -6,6 +6,7 @@ Comes in: a script, one reply per request. Goes out: a real HTTP server, and eve
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -61,11 +62,11 @@ class Request:
 
     @property
     def system(self) -> str:
-        """The system prompt, as JSON text."""
+        """The system prompt at the head, as JSON text."""
         body = self.body
         if "system" in body:
             return json.dumps(body["system"])
-        return json.dumps([m for m in body["messages"] if m["role"] in ("system", "developer")])
+        return json.dumps(list(itertools.takewhile(lambda m: m["role"] in ("system", "developer"), body["messages"])))
 
     def results(self) -> list[str]:
         """Text of all tool results in the messages, in order."""

@@ -19,6 +19,7 @@ import asyncio
 import base64
 import binascii
 import json
+import logging
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -52,6 +53,8 @@ IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What both OpenAI's and Anthropic's endpoints take as an image; anything else would fail the whole request."""
 PREPARE_WAIT = 15.0
 """Seconds that the first request waits for the catalogs of servers with `alwaysLoad`."""
+
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["PiMcpToolset", "StableTools", "records_of", "search_text_of"]
 
@@ -176,7 +179,8 @@ class PiMcpToolset(AbstractToolset[Any]):
             return _tool_return(name, await session.call(name, tool_args))
         except PiMcpError as error:
             return ToolReturn(return_value=error.diagnostic.line(), metadata=details([], [error.diagnostic]))
-        except Exception:  # a fault of ours must not end the host's run, and its text may hold anything
+        except Exception as error:  # a fault of ours must not end the host's run, and its text may hold anything
+            _LOG.exception("%s failed with %s", name, type(error).__name__)
             fault = failure(
                 "operation_failed",
                 "search" if name == SEARCH_TOOL else "call",

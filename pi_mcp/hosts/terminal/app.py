@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 import json
+import logging
 import os
 import shlex
 import signal
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pi_mcp import files
 from pi_mcp._version import __version__
 from pi_mcp.config import Configuration, load_config
-from pi_mcp.errors import PiMcpError, failure
+from pi_mcp.errors import Diagnostic, PiMcpError, failure
 from pi_mcp.hosts.terminal import ChatOptions, form
 from pi_mcp.hosts.terminal import model as models
 from pi_mcp.hosts.terminal.chats import Chat, ChatStore, new_chat
@@ -53,6 +54,16 @@ LEAVE_LIMIT = 8.0
 """Seconds that closing may take altogether; the servers' supervisors end with this process in any case."""
 
 
+_LOG = logging.getLogger(__name__)
+_FAULT = Diagnostic(
+    "operation_failed",
+    "command",
+    None,
+    "That failed inside pi-mcp; whether a call took effect is unknown.",
+    "PI_MCP_LOG=debug writes more to the log file.",
+)
+
+
 class Left(Exception):
     """The person wants to leave."""
 
@@ -73,6 +84,8 @@ class Application:
         self._agent: Agent[Any, str] | None = None
         self._warming: asyncio.Task[None] | None = None
         self._signal: int | None = None
+        self._code = 0
+        """What the last `/call` or `/mcp` came to, as an exit code."""
         self._plugin: Plugin
         self._session: Session
         self._chat: Chat
@@ -182,6 +195,10 @@ class Application:
             except PiMcpError as error:
                 self._screen.idle()
                 self._screen.diagnostic(error.diagnostic)
+            except Exception as error:  # a fault of ours must not cost the conversation
+                self._screen.idle()
+                _LOG.exception("a line failed with %s", type(error).__name__)
+                self._screen.diagnostic(_FAULT)
         return 0
 
     def _begin(self, chat: Chat) -> None:
@@ -261,9 +278,7 @@ class Application:
         elif word == "/call":
             await self._call(rest)
         elif word == "/mcp":
-            self._screen.answer(await self._keys.run(self._session.command(line)))
-            self._screen.idle()
-            await self._save()
+            await self._command(line)
         elif word.startswith("/") and word[1:].isalpha():
             raise failure(
                 "usage", "command", None, f"There is no command {clean_line(word, 40)}.", "/help lists what there is."
@@ -272,6 +287,15 @@ class Application:
             await self._turn(line)
         else:
             await self._search(line)
+
+    async def _command(self, line: str) -> None:
+        try:
+            answer = await self._keys.run(self._session.command(line))
+        finally:
+            self._screen.idle()
+        self._code = answer.diagnostic.exit_code if answer.diagnostic else 0
+        self._screen.answer(answer)
+        await self._save()
 
     async def _new(self) -> None:
         await self._session.close()
@@ -391,6 +415,7 @@ class Application:
         return same[0] if len(same) == 1 else None
 
     def _result(self, native: str, answer: CallAnswer, seconds: float) -> None:
+        self._code = 1 if answer.is_error else 0
         if answer.is_error:
             self._screen.line(f"{native} reported an error ({_seconds(seconds)}):", "error")
         else:
@@ -477,7 +502,7 @@ class Application:
                 return 0
             if prompt.startswith("/"):
                 await self._line(prompt)
-                return 0
+                return self._code
             found = await self._search(prompt)
         except Stopped:
             return CANCELLED
@@ -531,6 +556,8 @@ class Application:
             show.line("Type what you need, in words: the tools that fit are loaded. Then /call runs one.")
             show.parts(("  Try:   ", ""), (FIRST_QUERY if self._chat.demo else "list open issues", "strong"))
             show.parts(("  Then:  ", ""), ("/call 1", "strong"))
+            if self._chat.demo and "git" in usable:
+                show.line(f"The git server's repository: {usable['git'].args[-1]}")
         else:
             show.line("Ask for something; the model finds and calls tools itself.")
         show.line("/help shows more. Escape stops running work, Ctrl-D leaves.")
