@@ -143,6 +143,11 @@ class Catalogs:
         server = self._servers.get(name)
         return None if server is None else server.failure
 
+    def generation(self, name: str) -> int | None:
+        """The generation of the connection that the catalog in memory was listed from; None for one from disk."""
+        server = self._servers.get(name)
+        return None if server is None else server.generation
+
     def is_discovering(self, name: str) -> bool:
         """Whether a discovery of this server runs or waits for its turn."""
         server = self._servers.get(name)

@@ -6,6 +6,8 @@ A new subcommand is one module with a `COMMAND`, and its line in `COMMANDS`.
 
 from __future__ import annotations
 
+import difflib
+import logging
 import shlex
 from collections.abc import Sequence
 
@@ -13,7 +15,6 @@ from pi_mcp.commands import (
     auth,
     enable,
     get,
-    help as help_,
     load,
     reconnect,
     refresh,
@@ -23,10 +24,15 @@ from pi_mcp.commands import (
     tools,
     trust,
 )
+from pi_mcp.commands import (
+    help as help_,
+)
 from pi_mcp.commands.answer import CommandAnswer, Table
 from pi_mcp.commands.conversation import Command, Conversation
 from pi_mcp.errors import Diagnostic, PiMcpError
 from pi_mcp.text import clean_line
+
+log = logging.getLogger("pi_mcp.commands")
 
 COMMANDS: dict[str, Command] = {
     command.name: command
@@ -68,19 +74,25 @@ async def run(conversation: Conversation, line: str) -> CommandAnswer:
     name, rest = (words[0], words[1:]) if words else ("status", [])
     command = COMMANDS.get(name)
     if command is None:
-        return failed(
-            Diagnostic(
-                "usage",
-                "command",
-                None,
-                f"/mcp has no subcommand {clean_line(name, 40)!r}.",
-                f"Subcommands: {', '.join(COMMANDS)}.",
-            )
-        )
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"Close: {close[0]}." if close else f"Subcommands: {', '.join(COMMANDS)}."
+        return failed(Diagnostic("usage", "command", None, f"/mcp has no subcommand {clean_line(name, 40)!r}.", hint))
     try:
         return await command.run(conversation, rest)
     except PiMcpError as error:
         return failed(error.diagnostic)
+    except Exception as error:
+        # A fault of ours; its text may hold anything (DESIGN §10).
+        log.debug("/mcp %s failed with %s", name, type(error).__name__)
+        return failed(
+            Diagnostic(
+                "operation_failed",
+                "command",
+                None,
+                f"/mcp {name} failed in an unknown way.",
+                "PI_MCP_LOG=debug keeps a log of it.",
+            )
+        )
 
 
 def failed(diagnostic: Diagnostic) -> CommandAnswer:

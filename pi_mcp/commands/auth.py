@@ -15,7 +15,7 @@ from pi_mcp.errors import failure
 async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer:
     if len(words) != 1:
         raise failure("usage", "authenticate", None, "Name one server.", "Usage: /mcp auth SERVER.")
-    definition = conversation.plugin.definition(words[0])
+    definition = conversation.definition(words[0])
     if definition.transport == "stdio":
         raise failure(
             "refused",

@@ -5,19 +5,17 @@ Comes in: a server's name. Goes out: text without secret values. It contacts not
 
 from __future__ import annotations
 
-import re
+import shlex
 import time
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from pi_mcp.commands.answer import CommandAnswer
 from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.commands.status import age, moment
-from pi_mcp.config import ServerDefinition
+from pi_mcp.config import ServerDefinition, masking
 from pi_mcp.errors import failure
 from pi_mcp.text import clean_line
 
-_REFERENCES = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*)")
 _LOG_LINES = 20
 
 
@@ -25,26 +23,23 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     if len(words) != 1:
         raise failure("usage", "command", None, "Say which server.", "Usage: /mcp get SERVER.")
     plugin = conversation.plugin
-    entry = plugin.entry(words[0])
+    entry = conversation.entry(words[0])
     status = next(status for status in conversation.statuses() if status.name == entry.name)
     place = f"{entry.source.path}:{entry.source.line}" if entry.source.path else "given by the program"
     lines = [f"{entry.name}: {status.state.replace('_', ' ')}", f"  defined in {clean_line(place, 400)}"]
     if entry.definition is not None:
         lines.extend(f"  {line}" for line in described(entry.definition))
-    if entry.diagnostic is not None:
+    if entry.diagnostic is not None and entry.diagnostic != status.error:
         lines.append(f"  {entry.diagnostic.line()}")
-    lines.extend(f"  Note: {warning.message}" for warning in entry.warnings)
+    lines.extend(f"  Note: {note}" for note in status.notes)
+    if status.error is not None:
+        lines.append(f"  {status.error.line()}")
     if entry.state == "ready":
         lines.extend(f"  {line}" for line in _live(conversation, entry.name))
         if status.tools is not None:
             lines.append(f"  {status.tools} tools, {status.filtered} after filters, {status.loaded} loaded")
         if status.cached is not None:
             lines.append(f"  catalog is {age(status.cached)} old")
-        if status.error is not None:
-            lines.append(f"  {status.error.line()}")
-        catalog = plugin.catalogs.known(entry.name)
-        if catalog is not None:
-            lines.extend(f"  Note: {note}" for note in catalog.notes)
         log = plugin.connections.get(entry.name).log
         tail = log.lines()[-_LOG_LINES:]
         if log.noise:
@@ -68,10 +63,11 @@ def _live(conversation: Conversation, name: str) -> list[str]:
 
 
 def described(definition: ServerDefinition) -> list[str]:
-    """The definition as written, with literal values of variables, headers and URL queries as `***`."""
+    """The definition as written; what may be a secret is `***` (`pi_mcp.config.masking`)."""
     lines = [f"transport {definition.transport}, trust {definition.trust}, protocol {definition.protocol}"]
     if definition.command is not None:
-        lines.append("command " + clean_line(" ".join([definition.command, *definition.args]), 400))
+        words = masking.shown_words([definition.command, *definition.args])
+        lines.append("command " + clean_line(shlex.join(words), 1000))
         if definition.cwd is not None:
             lines.append(f"cwd {clean_line(definition.cwd, 400)}")
         lines.extend(_table("env", definition.env))
@@ -79,7 +75,7 @@ def described(definition: ServerDefinition) -> list[str]:
             names = definition.inherit_env
             lines.append("inherits " + ("the whole environment" if names is True else ", ".join(names)))  # type: ignore[arg-type]
     if definition.url is not None:
-        lines.append(f"url {url_without_secrets(definition.url)}")
+        lines.append(f"url {masking.shown_url(definition.url)}")
         lines.extend(_table("header", definition.headers))
         if definition.oauth is not None:
             lines.append("oauth " + ("off" if definition.oauth is False else "on"))
@@ -102,28 +98,7 @@ def described(definition: ServerDefinition) -> list[str]:
 
 
 def _table(kind: str, values: Mapping[str, str]) -> list[str]:
-    lines = []
-    for name, value in values.items():
-        if value.startswith("!"):
-            shown = "(from a command)"
-        elif _REFERENCES.fullmatch(value):
-            shown = value
-        else:
-            shown = "***"
-        lines.append(f"{kind} {clean_line(name, 80)}={clean_line(shown, 120)}")
-    return lines
-
-
-def url_without_secrets(url: str) -> str:
-    """Scheme, host and path of a URL as written; user information and query values are replaced."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "***"
-    host = parts.netloc.rpartition("@")[2]
-    user = "***@" if "@" in parts.netloc else ""
-    query = "?***" if parts.query else ""
-    return clean_line(f"{parts.scheme}://{user}{host}{parts.path}{query}", 400)
+    return [f"{kind} {clean_line(name, 80)}={masking.shown_value(value)}" for name, value in values.items()]
 
 
 COMMAND = Command("get", "get SERVER", "One server in full: definition, protocol, last error, log", run, server_names)

@@ -31,12 +31,13 @@ async def unload(conversation: Conversation, words: Sequence[str]) -> CommandAns
 
 
 def loadable(conversation: Conversation, words: Sequence[str]) -> Iterable[str]:
-    del words
     have = {tool.native for tool in conversation.loaded}
-    for catalog in conversation.plugin.catalogued(conversation.servers).values():
-        for tool in catalog.tools:
+    prefix = words[-1] if words else ""
+    for server in conversation.servers:
+        catalog = conversation.plugin.catalogs.held(server)  # memory alone: completion does no I/O
+        for tool in catalog.tools if catalog is not None else ():
             native = names.native_name(tool.server, tool.name)
-            if native not in have and conversation.permits(tool.server, tool.name):
+            if native.startswith(prefix) and native not in have and conversation.permits(tool.server, tool.name):
                 yield native
 
 

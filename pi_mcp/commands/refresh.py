@@ -33,7 +33,7 @@ async def each(
     if len(words) > 1:
         raise failure("usage", "command", None, "Name one server, or none for all.", f"Usage: /mcp {verb} [SERVER].")
     if words:
-        conversation.plugin.definition(words[0])
+        conversation.definition(words[0])
     targets = list(words) or list(conversation.servers)
     if not targets:
         return CommandAnswer("No server can be contacted. See /mcp.")

@@ -1,6 +1,6 @@
 """`/mcp reload`: read the configuration again; unchanged servers stay connected.
 
-Comes in: nothing. Goes out: what is in force now. A file that cannot be parsed changes nothing.
+Comes in: nothing. Goes out: which servers came, went and changed. A file that cannot be parsed changes nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pi_mcp.commands.conversation import Command, Conversation
 
 async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer:
     del words
-    before = set(conversation.plugin.configuration.servers)
+    before = conversation.plugin.configuration.servers
     diagnostics = await conversation.plugin.reload()
-    after = set(conversation.plugin.configuration.servers)
-    lines = [f"Reloaded: {len(after)} servers" + (" (no change in names)" if before == after else "")]
-    lines.extend(f"+ {name}" for name in sorted(after - before))
-    lines.extend(f"- {name}" for name in sorted(before - after))
-    lines.extend(diagnostic.line() for diagnostic in diagnostics)
+    after = conversation.plugin.configuration.servers
+    lines = [f"Reloaded: {len(after)} servers" + (", nothing changed" if before == after else "")]
+    lines.extend(f"+ {name}" for name in sorted(after.keys() - before.keys()))
+    lines.extend(f"- {name}" for name in sorted(before.keys() - after.keys()))
+    lines.extend(f"~ {name}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name])
+    lines.extend(dict.fromkeys(diagnostic.line() for diagnostic in diagnostics))
     return CommandAnswer("\n".join(lines))
 
 

@@ -30,7 +30,9 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         why = "; ".join(part for part in (why, terms) if part)
         rows.append((str(place), hit.native, f"{hit.score:.2f}", why))
         lines.append(f"{place}. {hit.native} {hit.score:.2f} ({why})")
-    lines.extend(diagnostic.line() for diagnostic in answer.not_searched)
+        if hit.problem is not None:
+            lines.append(f"   {clean_line(hit.problem)}")
+    lines.extend(diagnostic.line() for diagnostic in (*answer.not_searched, *answer.warnings))
     return CommandAnswer("\n".join(lines), Table(("", "Tool", "Score", "Why"), tuple(rows)))
 
 

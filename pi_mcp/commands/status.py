@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from pi_mcp.commands.answer import CommandAnswer, Table
 from pi_mcp.commands.configured import files_looked_for, nothing_configured
-from pi_mcp.commands.conversation import Command, Conversation, Status
+from pi_mcp.commands.conversation import Command, Conversation
+from pi_mcp.commands.server_status import ServerStatus
 from pi_mcp.tools.loaded import approx_tokens
 
 _STYLES = {"connected": "ok", "idle": "dim", "disabled": "dim", "connecting": "warning", "untrusted_project": "warning"}
@@ -54,19 +55,21 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     tokens = sum(approx_tokens(tool) for tool in loaded)
     count = "1 tool" if len(loaded) == 1 else f"{len(loaded)} tools"
     lines.append(f"{count} loaded of at most {conversation.max_tools}, about {tokens:,} tokens of definitions.")
+    told: set[str] = set()
     if any(report.status in ("invalid", "untrusted") for report in configuration.files):
         lines.append("Files:")
         lines.extend(files_looked_for(configuration))
-    lines.extend(diagnostic.line() for diagnostic in configuration.diagnostics)
+        told = {report.diagnostic.line() for report in configuration.files if report.diagnostic is not None}
+    lines.extend(line for line in (diagnostic.line() for diagnostic in configuration.diagnostics) if line not in told)
     columns = ("Server", "State", "Transport", "Tools", "Loaded", "Last success", "Trust", "Problem")
     return CommandAnswer("\n".join(lines), Table(columns, tuple(rows), tuple(styles)))
 
 
-def state_word(status: Status) -> str:
+def state_word(status: ServerStatus) -> str:
     return status.state.replace("_", " ")
 
 
-def size(status: Status) -> str:
+def size(status: ServerStatus) -> str:
     """`22 tools`, `22 tools, 20 after filters`, with the age of the copy; empty while unknown."""
     if status.tools is None:
         return ""

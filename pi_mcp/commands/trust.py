@@ -39,15 +39,26 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         raise failure(
             "usage", "trust", None, "Name a server and a level.", f"Usage: /mcp trust SERVER {'|'.join(LEVELS)}."
         )
-    entry = plugin.entry(words[0])
+    entry = conversation.entry(words[0])
     if entry.definition is None or entry.state == "untrusted_project":
         raise failure(
             "refused", "trust", entry.name, "Its file is not trusted, or its definition is invalid.", "See /mcp get."
         )
+    if entry.source.path is None:
+        raise failure("refused", "trust", entry.name, "This server was given by the program.", "Set its trust there.")
     level = next(level for level in LEVELS if level == words[1])
     store = TrustStore(plugin.state_dir)
     await asyncio.to_thread(store.set_level, entry.name, definition_digest(entry.definition), level)
     await plugin.reload()
+    now = plugin.configuration.entries.get(entry.name)
+    if now is None or now.definition is None or now.definition.trust != level:
+        raise failure(
+            "refused",
+            "trust",
+            entry.name,
+            "Its level did not change: it was given by the program, or its entry has just changed.",
+            "See /mcp get.",
+        )
     return CommandAnswer(f"{entry.name} is {level} now, until its definition changes.")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pi_mcp.config.resolve import looks_secret
@@ -40,6 +40,21 @@ def shown_entry(entry: Mapping[str, Any]) -> str:
     """One line of JSON without control characters, in which nothing that may be a secret can be read."""
     masked = {key: _member(key, value) for key, value in entry.items()}
     return clean_line(json.dumps(masked, ensure_ascii=False), 4000)
+
+
+def shown_words(words: Sequence[str]) -> list[str]:
+    """A command and its arguments, word by word."""
+    return [clean_line(word, 1000) for word in _words(list(words))]
+
+
+def shown_value(value: str) -> str:
+    """The value of a header or a variable: a reference or the text of a command, else `***`."""
+    return clean_line(_table_value(value), 1000)
+
+
+def shown_url(url: str) -> str:
+    """An address without user information, query values and path segments that look like a token."""
+    return clean_line(_url(url), 1000) if "://" in url else clean_line(_literal(url), 1000)
 
 
 def _member(key: str, value: Any) -> Any:
