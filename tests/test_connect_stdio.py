@@ -623,3 +623,48 @@ def test_tools_keep_what_the_sdk_would_drop(tmp_path: Path) -> None:
                 assert await one.call_tool(name, {}) == result
 
     run(main())
+
+
+def test_text_that_is_no_unicode_and_arguments_that_are_no_json_harm_only_their_call(tmp_path: Path) -> None:
+    async def main() -> None:
+        answer = '{"jsonrpc":"2.0","id":$ID,"result":%s}\n'
+        server = entry(
+            tmp_path,
+            {
+                "tools/call:value": [{"raw": answer % '{"content":[],"x":"\\ud800"}'}],
+                "tools/call:key": [{"raw": answer % '{"\\ud800":1}'}],
+                "tools/call:id": [{"raw": '{"id":"\\ud800","result":{}}\n{"method":"\\ud800"}\n'}, {"echo": True}],
+            },
+        )
+        async with connected({"s": server}) as connections:
+            one = connections.get("s")
+            assert (await one.call_tool("value", {}))["x"] == "\ud800"
+            assert (await one.call_tool("key", {}))["\ud800"] == 1
+            assert text_of(await one.call_tool("id", {}))
+            sent = json.loads(text_of(await one.call_tool("echo", {"a": "\ud800é"})))
+            assert sent["arguments"] == {"a": "\ud800é"}
+            error = await refused(one.call_tool("echo", {"a": {1, 2}}))
+            assert "nothing was sent" in error.diagnostic.message
+            assert "unknown" not in error.diagnostic.message
+            assert text_of(await one.call_tool("echo", {}))
+            assert one.generation == 1
+
+    run(main())
+
+
+def test_a_server_that_closes_its_stdin_ends_the_call_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = entry(
+            tmp_path, {"tools/call:deaf": [[{"echo": True}, {"close_stdin": True}, {"sleep": 60}]], "in_order": True}
+        )
+        async with connected({"s": server}) as connections:
+            one = connections.get("s")
+            await one.call_tool("deaf", {})
+            await asyncio.sleep(0.2)
+            before = time.monotonic()
+            await refused(one.call_tool("echo", {"a": 1}))
+            await one.call_tool("echo", {})
+            assert time.monotonic() - before < 6.0
+            assert one.generation == 2
+
+    run(main())

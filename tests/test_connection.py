@@ -518,6 +518,42 @@ def test_an_elicitation_reaches_the_call_in_flight_and_its_time_is_not_silence(t
     run(main())
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_host_whose_dialog_fails_has_declined(tmp_path: Path, era: str) -> None:
+    async def broken(schema: Mapping[str, Any], message: str) -> dict[str, Any] | None:
+        raise RuntimeError("no terminal")
+
+    need = {
+        "resultType": "input_required",
+        "inputRequests": {"a": {"method": "elicitation/create", "params": ASK["ask"][1]}},
+    }
+
+    async def main() -> None:
+        old = entry(tmp_path, {"tools/call": [[ASK, {"answer": True}]]})
+        new = modern(tmp_path, {"tools/call": [[{"result": need}], [{"echo": True}]]})
+        async with connected({"s": old if era == "legacy" else new}) as connections:
+            result = await connections.get("s").call_tool("x", {}, handlers=CallHandlers(elicit=broken))
+            assert '"action": "decline"' in text_of(result)
+            assert "terminal" not in text_of(result)
+
+    run(main())
+
+
+def test_a_restart_uses_what_the_last_handshake_came_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = entry(tmp_path)
+        async with connected({"s": server}) as connections:
+            one = connections.get("s")
+            await one.connect()
+            await one.close()
+            await one.connect()
+            assert methods_of(server).count("server/discover") == 1
+            await one.reconnect()
+            assert methods_of(server).count("server/discover") == 2
+
+    run(main())
+
+
 def test_two_calls_with_different_people_get_no_question(tmp_path: Path) -> None:
     async def other(schema: Mapping[str, Any], message: str) -> dict[str, Any] | None:
         raise AssertionError("nobody may be asked")

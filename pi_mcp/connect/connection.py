@@ -153,6 +153,8 @@ class Connection:
         """Links whose session the server has lost while calls wait for their own answers on it."""
         self._failures = 0
         self._failed_at = 0.0
+        self._era: str | None = None
+        """What the last handshake came to; forgotten when it fails once."""
 
     @property
     def name(self) -> str:
@@ -184,6 +186,7 @@ class Connection:
         """End this connection and start a new one, at once and with nothing remembered. Raises PiMcpError."""
         await self.close()
         self._failures = 0
+        self._era = None
         return await self.connect()
 
     async def close(self) -> None:
@@ -221,7 +224,7 @@ class Connection:
             unresolved, resolved = resolved, await resolve_secrets(resolved)
             self._logins = self._logins_for(unresolved, resolved)
             await load_sdk()
-            info = await self._open(resolved, era)
+            info = await self._open(resolved, era or self._era)
         except PiMcpError as error:
             self._failed(error.diagnostic)
             raise
@@ -235,6 +238,7 @@ class Connection:
             self._failed(unknown.diagnostic)
             raise unknown from None
         self.info = info
+        self._era = info.era
         self.generation += 1
         self._state = "connected"
         self._succeeded()
@@ -367,6 +371,8 @@ class Connection:
         self._state = "authentication_required" if diagnostic.code == "authentication_required" else "failed"
         self._failures += 1
         self._failed_at = time.monotonic()
+        if self._link is None or self._link.session is None:
+            self._era = None
 
     def _succeeded(self) -> None:
         self.last_success = time.time()
@@ -507,7 +513,9 @@ class Connection:
         )
         try:
             result = await self._watched(task, call)
-        except (RequestFailed, NotUnderstood) as error:
+        except PiMcpError:
+            raise
+        except Exception as error:
             raise self._explained(error, link, "call") from None
         finally:
             link.calls.discard(call)
@@ -613,6 +621,10 @@ class Connection:
                 return {"action": "cancel"}
             question.cancel()
             raise
+        except Exception:
+            # A host whose dialog fails has not answered; its exception is no business of the server's.
+            logging.getLogger("pi_mcp").debug("elicitation failed", exc_info=True)
+            content = None
         finally:
             call.asking.discard(question)
             call.heard = asyncio.get_running_loop().time()
@@ -678,11 +690,13 @@ class Connection:
             return error_of(diagnostic)
         if link.faults.fatal is not None:
             return error_for(link.faults.fatal, **about)  # type: ignore[arg-type]
+        logging.getLogger("pi_mcp").debug("%s failed", operation, exc_info=error)
+        unknown = "The connection failed in an unknown way."
         return failure(
             "operation_failed",
             operation,
             self.name,
-            "The connection failed in an unknown way.",
+            f"{unknown} {UNKNOWN_OUTCOME}" if operation == "call" else unknown,
             f"`/mcp get {clean_line(self.name)}` shows more.",
         )
 

@@ -168,6 +168,11 @@ _KINDS: Mapping[str, tuple[str, str, str | None]] = MappingProxyType(
             "The next use starts a new one; `/mcp reconnect {server}` does it now.",
         ),
         # both
+        "unsendable": (
+            "operation_failed",
+            "The arguments cannot be written as JSON; nothing was sent.",
+            "Use texts, numbers, lists and objects only.",
+        ),
         "too_large": (
             "protocol_error",
             "The answer is larger than {detail} and was dropped.",

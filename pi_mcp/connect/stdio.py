@@ -172,12 +172,18 @@ async def stdio_transport(
     async def write() -> None:
         async with outgoing_out:
             async for message in outgoing_out:
-                if await child.write(_encode(message.message) + b"\n"):
-                    continue
+                try:
+                    data = _encode(message.message)
+                except Exception:  # arguments that a program passed and JSON cannot hold
+                    kind = "unsendable"
+                else:
+                    if await child.write(data + b"\n"):
+                        continue
+                    kind = "disconnected"
                 request_id = getattr(message.message, "id", None)
                 if request_id is not None and hasattr(message.message, "method"):
                     # Nothing of it was written, so the request provably did not run.
-                    faults.note(request_id, Fault("disconnected", executed="no"))
+                    faults.note(request_id, Fault(kind, executed="no"))
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await incoming_in.send(SessionMessage(_failed(request_id)))
 
@@ -226,12 +232,28 @@ def _messages(item: bytes | Oversized, faults: Faults, log: LogRing, limit: int)
         return []
     found = []
     for raw in parsed:
-        message = envelope(raw, faults)
+        request_id = raw.get("id")
+        try:
+            message = envelope(raw, faults)
+        except ValueError:
+            # A lone surrogate in a name of the envelope: the SDK's models refuse it.
+            message = None
+            if "method" not in raw and isinstance(request_id, int | str) and _is_text(request_id):
+                faults.note(request_id, Fault("malformed"))
+                message = _failed(request_id)
         if message is None:
             log.stray(item[:200])
         else:
             found.append(message)
     return found
+
+
+def _is_text(request_id: int | str) -> bool:
+    try:
+        str(request_id).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def envelope(raw: dict[str, Any], faults: Faults) -> Any:

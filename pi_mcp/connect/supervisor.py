@@ -242,6 +242,7 @@ def main(command: list[str]) -> None:
     if os.getppid() != host:
         os._exit(0)
     outer = os.getpid()
+    group: int | None
     reader, writer = os.pipe()
     inner = os.fork()
     if inner == 0:
