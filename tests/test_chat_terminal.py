@@ -171,12 +171,15 @@ def test_tab_completes_commands_and_tools_and_the_history_is_private(desk: Desk,
         terminal.enter("add two numbers")
         terminal.wait("/call NUMBER")
         terminal.type("/ca")
+        terminal.wait("run a tool")  # the menu
         terminal.press("Tab")
         terminal.type(" mcp__desk__add")
+        terminal.wait(SUM, count=2)
         terminal.press("Tab")
         terminal.wait(f"/call {SUM}")
         terminal.press("C-u")
         terminal.type("/mcp ref")
+        terminal.wait("/mcp ref refresh")
         terminal.press("Tab")
         terminal.wait("/mcp refresh")
         terminal.press("C-u", "C-d")
@@ -220,8 +223,8 @@ def test_an_agents_turn_shows_each_call_with_its_time_and_escape_stops_it(desk: 
         terminal.wait("wrapped between its words.")
         screen = terminal.screen()
         assert "Let me look." in screen
-        assert re.search(r"mcp_search query=add two numbers limit=1\s+\(1 loaded, \d\.\d s\)", screen)
-        assert re.search(rf"{SUM} a=20 b=22 \(\d\.\d s\)", screen)
+        assert re.search(r"mcp_search query=add two numbers limit=1\s+\(1 loaded, \d\.\ds\)", screen)
+        assert re.search(rf"{SUM} a=20 b=22 \(\d\.\ds\)", screen)
         assert "wrap\nped" not in screen
         terminal.enter("Talk for long")
         terminal.wait("word word")

@@ -25,11 +25,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """`text` reads on its own, without the table; `diagnostic` is set when the command failed."""
+    """`text` reads on its own, without the table; `diagnostic` is set when the command failed.
+
+    `note` is what a host that shows the table shows under it: those lines of `text` that the table has no place for.
+    """
 
     text: str
     table: Table | None = None
     diagnostic: Diagnostic | None = None
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {

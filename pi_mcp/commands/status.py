@@ -23,6 +23,7 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     if not configuration.entries:
         return CommandAnswer(nothing_configured(configuration))
     rows, styles, lines = [], [], []
+    under: list[str] = []
     for status in conversation.statuses():
         problem = status.error.line().removeprefix(f"{status.name}: ") if status.error else ""
         rows.append(
@@ -51,18 +52,20 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         if problem:
             lines.append(f"  {problem}")
         lines.extend(f"  Note: {note}" for note in status.notes)
+        under.extend(f"{status.name}: {note}" for note in status.notes)
     loaded = conversation.loaded
     tokens = sum(approx_tokens(tool) for tool in loaded)
     count = "1 tool" if len(loaded) == 1 else f"{len(loaded)} tools"
-    lines.append(f"{count} loaded of at most {conversation.max_tools}, about {tokens:,} tokens of definitions.")
+    rest = [f"{count} loaded of at most {conversation.max_tools}, about {tokens:,} tokens of definitions."]
     told: set[str] = set()
     if any(report.status in ("invalid", "untrusted") for report in configuration.files):
-        lines.append("Files:")
-        lines.extend(files_looked_for(configuration))
+        rest.append("Files:")
+        rest.extend(files_looked_for(configuration))
         told = {report.diagnostic.line() for report in configuration.files if report.diagnostic is not None}
-    lines.extend(line for line in (diagnostic.line() for diagnostic in configuration.diagnostics) if line not in told)
+    rest.extend(line for line in (diagnostic.line() for diagnostic in configuration.diagnostics) if line not in told)
     columns = ("Server", "State", "Transport", "Tools", "Loaded", "Last success", "Trust", "Problem")
-    return CommandAnswer("\n".join(lines), Table(columns, tuple(rows), tuple(styles)))
+    table = Table(columns, tuple(rows), tuple(styles))
+    return CommandAnswer("\n".join([*lines, *rest]), table, note="\n".join([*under, *rest]))
 
 
 def state_word(status: ServerStatus) -> str:

@@ -480,8 +480,10 @@ class Application:
         diagnostics = event.details.get("diagnostics")
         loaded = event.details.get("loaded")
         outcome = _seconds(event.seconds)
-        failed = False
-        if event.tool == SEARCH_TOOL and isinstance(loaded, list):
+        failed = event.failed
+        if failed:
+            outcome = f"not run, {outcome}"
+        elif event.tool == SEARCH_TOOL and isinstance(loaded, list):
             outcome = f"{len(loaded)} loaded, {outcome}"
         elif isinstance(diagnostics, list) and diagnostics:
             failed = True
@@ -613,7 +615,7 @@ def _brief(tool: str, arguments: Any) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s"
+    return f"{seconds:.1f}s"
 
 
 def _others(count: int) -> str:

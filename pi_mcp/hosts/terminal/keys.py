@@ -82,12 +82,12 @@ class Keys:
         if listening is None:
             yield
             return
-        listening.stop()
+        listening.detach()
         try:
             yield
         finally:
             if self._listening is listening:
-                listening.start()
+                listening.attach()
 
     @contextlib.contextmanager
     def _listen(self) -> Iterator[None]:
@@ -108,24 +108,32 @@ class _Listening:
     def __init__(self, stop: Any) -> None:
         self._stop = stop
         self._input: Input | None = None
-        self._contexts = contextlib.ExitStack()
+        self._raw = contextlib.ExitStack()
+        self._attached = contextlib.ExitStack()
         self._typed: list[KeyPress] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         from prompt_toolkit.input import create_input
 
-        source = create_input()
-        self._input = source
-        self._contexts = contextlib.ExitStack()
-        self._contexts.enter_context(source.raw_mode())
-        self._contexts.enter_context(source.attach(self._ready))
+        self._input = create_input()
+        self._raw.enter_context(self._input.raw_mode())
+        self.attach()
 
     def stop(self) -> None:
+        self.detach()
+        self._raw.close()
+
+    def attach(self) -> None:
+        if self._input is not None:
+            self._attached.enter_context(self._input.attach(self._ready))
+
+    def detach(self) -> None:
+        """Leave the keys to someone else; the terminal stays raw, so that none is echoed in between."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._contexts.close()
+        self._attached.close()
 
     def keep_typed(self) -> None:
         """What was typed meanwhile comes up in the next prompt."""

@@ -8,6 +8,7 @@ nothing into a request that changes from one run to the next.
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ def require_chat_extra(provider: str) -> None:
 
 def build_agent(endpoint: Endpoint, toolset: PiMcpToolset) -> Agent[Any, str]:
     """The pydantic-ai agent; slow to import, so call it in a thread."""
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")  # its first run would print an advertisement
     from pydantic_ai import Agent
     from pydantic_ai.models import Model
 
@@ -164,6 +166,8 @@ class CallEnded:
     content: tuple[Any, ...]
     """Texts and pydantic-ai's BinaryContent, as the model gets them."""
     details: Mapping[str, Any]
+    failed: bool
+    """The library refused the call, or it was cut short: an unknown tool, for instance."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +243,9 @@ def _ended(part: Any, started: Mapping[str, float]) -> CallEnded:
     content = part.content if isinstance(part.content, list) else [part.content]
     seconds = time.monotonic() - started.get(part.tool_call_id, time.monotonic())
     metadata = getattr(part, "metadata", None)
-    return CallEnded(
-        part.tool_call_id, part.tool_name, seconds, tuple(content), metadata if isinstance(metadata, dict) else {}
-    )
+    failed = getattr(part, "outcome", "success") != "success" or part.part_kind == "retry-prompt"
+    details = metadata if isinstance(metadata, dict) else {}
+    return CallEnded(part.tool_call_id, part.tool_name, seconds, tuple(content), details, failed)
 
 
 def _worth_keeping(before: list[ModelMessage], after: list[ModelMessage]) -> list[ModelMessage]:

@@ -83,9 +83,8 @@ class Screen:
             self.line(answer.text, "error" if answer.text == answer.diagnostic.line() else "")
         elif answer.table is not None and self.terminal and self._fits(answer.table):
             self._table(answer.table)
-            note = getattr(answer, "note", "")
-            if note:
-                self.line(note)
+            if answer.note:
+                self.line(answer.note)
         else:
             self.line(answer.text)
 
