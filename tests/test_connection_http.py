@@ -153,3 +153,26 @@ def test_no_error_of_an_http_server_shows_its_body_or_a_header() -> None:
                     assert str(body["status"]) in error.diagnostic.message
 
     run(main())
+
+
+def test_a_modern_server_gets_the_call_repeated_in_headers() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"region": {"type": "string", "x-mcp-header": "Region"}, "n": {"type": "integer"}},
+    }
+
+    async def main() -> None:
+        tools = [{"name": "größe", "inputSchema": schema}]
+        with HttpServer(era="modern", tools=tools) as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                one = connections.get("s")
+                [tool] = (await one.list_tools()).tools
+                await one.call_tool(tool["name"], {"region": "eu", "n": 1}, schema=tool["inputSchema"])
+            [call] = server.of("tools/call")
+            assert call.headers["mcp-protocol-version"] == "2026-07-28"
+            assert call.headers["mcp-method"] == "tools/call"
+            assert call.headers["mcp-name"].startswith("=?base64?")
+            assert call.headers["mcp-param-region"] == "eu"
+            assert server.of("initialize") == []
+
+    run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -256,9 +257,10 @@ def test_without_help_of_the_kernel_the_servers_own_group_still_goes(victim: str
 
 def test_starting_a_server_under_the_supervisor_costs_little() -> None:
     def seconds(command: list[str]) -> float:
-        before = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True)
-        return time.monotonic() - before
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     cost = min(seconds(supervised("true")) for _ in range(5)) - min(seconds(["true"]) for _ in range(5))
-    assert cost < 0.1, f"{cost:.3f} s"
+    assert cost < 0.1, f"{cost:.3f} s of processor time"

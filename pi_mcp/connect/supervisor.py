@@ -13,6 +13,8 @@ Two processes, the outer and the inner, watch over the server, so that either ma
   fork), become children of the outer, which kills them.
 * Server ends: what is left below the inner is ended with SIGTERM, then SIGKILL.
 
+Both killed at the same time: the server goes, by the kernel's signal, but not what it started.
+
 The parent-death signal fires when the parent's *thread* ends, so it is one that can be caught, and `getppid()`
 tells whether the parent is really gone. Where the kernel offers neither (macOS), the parent is looked at once a
 second, and only the server's process group can be ended: a descendant that left it survives there, and so does the
