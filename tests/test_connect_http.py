@@ -18,12 +18,12 @@ from pi_mcp.config import ResolvedServer, ServerDefinition
 from pi_mcp.config.definition import Source
 from pi_mcp.config.secret import Secret
 from pi_mcp.connect import guard, sender
-from pi_mcp.connect.faults import Fault, Faults
+from pi_mcp.connect.faults import Fault, Faults, diagnose
 from pi_mcp.connect.http import http_transport
 from pi_mcp.connect.logring import LogRing
 from pi_mcp.connect.messages import EventParser, TooLarge, messages_in
 from pi_mcp.connect.sender import Credentials, proxy_for, retry_after
-from pi_mcp.errors import ConfigurationError, PiMcpError
+from pi_mcp.errors import ConfigurationError, PiMcpError, failure
 from tests.hostile.certificate import certificate_in
 from tests.hostile.http_server import HttpServer, Script, closed_port
 from tests.support import run
@@ -1030,3 +1030,66 @@ def test_nothing_stays_open_after_the_end() -> None:
 
 def test_errors_of_the_transport_are_ours() -> None:
     assert issubclass(ConfigurationError, PiMcpError)
+
+
+class Logins:
+    """Credentials of a test: a token that changes when it is refused, or an error."""
+
+    def __init__(self) -> None:
+        self.token = "old"
+        self.error: Exception | None = None
+        self.runs = 0
+
+    async def headers(self) -> Mapping[str, str]:
+        if self.error is not None:
+            raise self.error
+        return {"Authorization": f"Bearer {self.token}"}
+
+    async def refused(self, status: int, challenges: tuple[str, ...]) -> bool:
+        self.runs += 1
+        self.token = "new"
+        return self.runs == 1
+
+
+def test_requests_refused_one_after_the_other_share_one_renewal() -> None:
+    async def main() -> None:
+        def react(request: Any, server: HttpServer) -> dict[str, Any]:
+            if request.headers["authorization"] == "Bearer new":
+                return {}
+            return {"status": 401, "sleep": 0.1 * request.message["id"]}
+
+        with HttpServer({"tools/call": react}) as server:
+            logins = Logins()
+            async with wire(server.url, credentials=logins) as link:
+                calls = [link.start("tools/call", {"name": "echo"}) for _ in range(5)]
+                assert ["result" in answer for answer in await asyncio.gather(*calls)] == [True] * 5
+            assert logins.runs == 1
+            assert len(server.of("tools/call")) == 10
+
+    run(main())
+
+
+def test_a_login_that_cannot_be_had_ends_its_request_only() -> None:
+    async def main() -> None:
+        with HttpServer() as server:
+            logins = Logins()
+            async with wire(server.url, credentials=logins) as link:
+                logins.error = failure("credential_store_unavailable", "authenticate", "web", "It is locked.")
+                fault = await link.fault()
+                assert diagnose(fault, operation="call", server="web").code == "credential_store_unavailable"
+                logins.error = RuntimeError(PLANTED)
+                assert (await link.fault()).kind == "unexpected"
+                logins.error = None
+                assert "echo" in await link.text()
+
+    run(main())
+
+
+def test_blanks_around_a_header_value_are_not_sent() -> None:
+    async def main() -> None:
+        with HttpServer() as server:
+            async with wire(server.url, headers={"X-Key": "  v \t"}) as link:
+                assert "echo" in await link.text()
+            assert server.requests[0].headers["x-key"] == "v"
+
+    run(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ class Fault:
     `www-authenticate`, `retry-after`). `executed` is "no" only where the request provably did not run.
     `retry_after` is in seconds. `session_lost`: the session id is dead, a new connection is needed.
     `detail` is our own text: a path, a host and port, a limit; never something that a server wrote.
+    `diagnostic` is there when whatever failed has already said it in our words: a login that cannot be renewed.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Fault:
     retry_after: float | None = None
     session_lost: bool = False
     detail: str = ""
+    diagnostic: Diagnostic | None = None
 
 
 class Faults:
@@ -201,6 +203,8 @@ def diagnose(
 
     `idle`: it happened to a connected server that was not asked for anything.
     """
+    if fault.diagnostic is not None:
+        return replace(fault.diagnostic, operation=operation, server=server)
     code, message, hint = _words(fault, server, definition)
     if fault.kind == "exit":
         when = {"connect": "before the handshake", "call": "during the call"}.get(operation, "before it answered")

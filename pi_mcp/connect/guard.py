@@ -187,6 +187,10 @@ class StreamableGuard:
             return self._error(request_id, failed.fault)
         except _Aborted:
             return self._error(request_id, Fault("disconnected"))
+        except Exception as error:
+            # A mistake of ours, or of a login: it ends this request, as anything else does.
+            self._log.add(f"pi-mcp: a request failed inside the transport ({type(error).__name__})")
+            return self._error(request_id, Fault("unexpected"))
         finally:
             if not streaming:
                 self._landed(request_id, flight)

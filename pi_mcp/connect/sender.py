@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pi_mcp._version import __version__
 from pi_mcp.connect.faults import Fault
 from pi_mcp.connect.messages import TooLarge
+from pi_mcp.errors import PiMcpError
 from pi_mcp.text import Redactor, clean_line
 
 if TYPE_CHECKING:
@@ -344,21 +345,31 @@ class Sender:
         proves that it was not executed.
         """
         headers = list(headers)
-        repeated = False
-        while True:
-            response = await self._follow(method, headers, body, url or self.url, silence)
-            if response.status_code != 401 or repeated or self._credentials is None:
-                return response
-            repeated = True
-            challenges = tuple(response.headers.get_list("www-authenticate"))
-            try:
-                renewed = await self._credentials.refused(401, challenges)
-            except BaseException:
-                await response.aclose()
-                raise
-            if not renewed:
-                return response
+        login = await self._login()
+        response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        if response.status_code != 401 or self._credentials is None:
+            return response
+        try:
+            # Another request may have been refused, and the login renewed, while this one was under way.
+            renewed = await self._login() != login or await self._credentials.refused(
+                401, tuple(response.headers.get_list("www-authenticate"))
+            )
+            login = await self._login()
+        except BaseException:
             await response.aclose()
+            raise
+        if not renewed:
+            return response
+        await response.aclose()
+        return await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+
+    async def _login(self) -> Mapping[str, str]:
+        if self._credentials is None:
+            return {}
+        try:
+            return dict(await self._credentials.headers())
+        except PiMcpError as error:
+            raise RequestFailed(Fault("status", 401, executed="no", diagnostic=error.diagnostic)) from None
 
     async def _follow(
         self,
@@ -401,13 +412,8 @@ class Sender:
                 sent = sent or getattr(info.get("request"), "method", b"") != b"CONNECT"
 
         merged = httpx2.Headers([("User-Agent", f"pi-mcp/{__version__}")], encoding="utf-8")
-        for name, value in self._headers.items():
-            merged[name] = value
-        if self._credentials is not None:
-            for name, value in (await self._credentials.headers()).items():
-                merged[name] = value
-        for name, value in headers:
-            merged[name] = value
+        for name, value in [*self._headers.items(), *headers]:
+            merged[name] = value.strip(" \t")
         request = httpx2.Request(
             method,
             url,
