@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.chat_support import Desk, servers_alive, wait_until
+from tests.chat_support import Desk, chat_environ, servers_alive, wait_until
 
 SUM = "mcp__desk__add_numbers"
 SECRET = "planted-secret-0815"  # a value that must show up nowhere
@@ -29,6 +31,22 @@ def test_piped_lines_are_run_one_by_one_and_print_plain_text(desk: Desk) -> None
     assert "\x1b" not in done.stdout
     assert "pi>" not in done.stdout
     assert desk.seen[0] == {"call": "add_numbers", "arguments": {"a": 20, "b": 22}}
+    wait_until(lambda: not servers_alive(str(desk.folder)))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_pipe_that_stays_silent_does_not_keep_the_chat_from_ending(desk: Desk, busy: bool) -> None:
+    chat = subprocess.Popen(
+        desk.command(), cwd=desk.folder, env=chat_environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert chat.stdin is not None
+    assert chat.stdout is not None
+    with chat:
+        chat.stdin.write(b"/call desk.wait_long seconds=50\n" if busy else b"/call desk.add_numbers a=1 b=1\n")
+        chat.stdin.flush()
+        wait_until(lambda: bool(desk.seen))
+        chat.send_signal(signal.SIGTERM)
+        assert chat.wait(10) == 143
     wait_until(lambda: not servers_alive(str(desk.folder)))
 
 

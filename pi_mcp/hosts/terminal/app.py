@@ -30,6 +30,7 @@ from pi_mcp.hosts.terminal import model as models
 from pi_mcp.hosts.terminal.chats import Chat, ChatStore, new_chat
 from pi_mcp.hosts.terminal.dialogs import TerminalHost
 from pi_mcp.hosts.terminal.keys import Keys, Stopped
+from pi_mcp.hosts.terminal.pipe import piped_lines
 from pi_mcp.hosts.terminal.render import Screen, listed
 from pi_mcp.plugin import SEARCH_TOOL, CallAnswer, Plugin, SearchAnswer, Session
 from pi_mcp.text import clean, clean_line
@@ -228,9 +229,8 @@ class Application:
     async def _lines(self) -> AsyncIterator[str]:
         """What is typed, line by line, until Ctrl-D or the end of the pipe."""
         if not self._screen.interactive:
-            while line := await asyncio.to_thread(sys.stdin.readline):
-                if line.strip():
-                    yield line.strip()
+            async for line in piped_lines(sys.stdin.fileno()):
+                yield line
             return
         from prompt_toolkit import PromptSession
         from prompt_toolkit.patch_stdout import patch_stdout

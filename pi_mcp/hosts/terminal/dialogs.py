@@ -7,6 +7,8 @@ nothing that was typed, and asks one question at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -132,10 +134,26 @@ class TerminalHost:
             return False
         import webbrowser
 
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[bool] = loop.create_future()
+
+        def tell(value: bool) -> None:
+            if not opened.done():
+                opened.set_result(value)
+
+        def open_it() -> None:
+            try:
+                value = webbrowser.open(url)
+            except (OSError, webbrowser.Error):
+                value = False
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(tell, value)
+
         # A text browser blocks until it is left, so it gets a thread that nobody has to wait for.
+        threading.Thread(target=open_it, name="pi-mcp browser", daemon=True).start()
         try:
-            return await asyncio.wait_for(asyncio.to_thread(webbrowser.open, url), BROWSER_WAIT)
-        except (TimeoutError, OSError, webbrowser.Error):
+            return await asyncio.wait_for(opened, BROWSER_WAIT)
+        except TimeoutError:
             return False
 
     def tools_changed(self) -> None:
