@@ -171,7 +171,9 @@ def test_add_writes_what_servers_then_shows(private_home: Path) -> None:
         "headers": {"Authorization": "Bearer ${TOKEN}"},
     }
     row = document(pi_mcp("servers", "--json"))["servers"][0]
-    assert (row["name"], row["transport"], row["state"], row["tools"]) == ("docs", "http", "idle", None)
+    assert (row["name"], row["transport"], row["state"], row["tools"]) == ("docs", "http", "invalid", None)
+    assert row["error"]["code"] == "configuration_invalid"  # TOKEN is not set here
+    assert "TOKEN" in row["error"]["message"]
     assert pi_mcp("add", "docs", "--force", "--", "srv", "--flag").returncode == 0
     assert json.loads(path.read_text())["mcpServers"]["docs"] == {"command": "srv", "args": ["--flag"]}
 
