@@ -62,6 +62,10 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         rest.append("Files:")
         rest.extend(files_looked_for(configuration))
         told = {report.diagnostic.line() for report in configuration.files if report.diagnostic is not None}
+    if configuration.project is not None:
+        # What waits for trust is shown with its command lines, as the question shows it (B176).
+        rest.append("Waiting for trust (`/mcp trust` asks):")
+        rest.extend(f"  {line}" for line in configuration.project.text.splitlines())
     rest.extend(line for line in (diagnostic.line() for diagnostic in configuration.diagnostics) if line not in told)
     columns = ("Server", "State", "Transport", "Tools", "Loaded", "Last success", "Trust", "Problem")
     table = Table(columns, tuple(rows), tuple(styles))

@@ -13,14 +13,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pi_mcp.catalog import CatalogStore
-from pi_mcp.config import Configuration, configuration_of, load_config
+from pi_mcp.config import Configuration, configuration_of
 from pi_mcp.connect.session import load_sdk
 from pi_mcp.errors import CODES, Diagnostic, PiMcpError
 from pi_mcp.host import HeadlessHost
@@ -163,7 +163,7 @@ async def product(
     host: HeadlessHost | None = None,
     environ: Mapping[str, str] | None = None,
     valid: bool = True,
-    secret_may_be_kept: Sequence[Path] = (),
+    reload: Callable[[], Configuration] | None = None,
 ) -> AsyncIterator[Product]:
     """A plugin over these entries, with private folders under `folder`; see the module's docstring."""
     if isinstance(servers, Configuration):
@@ -183,7 +183,7 @@ async def product(
     root.setLevel(logging.DEBUG)
     files, tasks = open_files(), asyncio.all_tasks()
     state, cache = folder / "state", folder / "cache"
-    plugin = Plugin(configuration, state_dir=state, cache_dir=cache, reload=lambda: load_config(cwd=folder))
+    plugin = Plugin(configuration, state_dir=state, cache_dir=cache, reload=reload)
     made = Product(plugin, plugin.session("s", host or Person()))
     try:
         yield made
