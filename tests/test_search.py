@@ -196,6 +196,9 @@ def test_placeholders_quotations_and_paths_do_not_outweigh_the_need() -> None:
     assert names(index, 'send a message "weather report list reports"')[0] == "send_message"
     assert "file" in read_query("summarise /home/me/notes.md", DEFAULT).terms
     assert "url" in read_query("summarise https://example.org/a?b=c", DEFAULT).terms
+    assert "url" in read_query("open example.com and log in", DEFAULT).terms
+    assert "email" in read_query("invite ada@example.org", DEFAULT).terms
+    assert "url" not in read_query('post "a.b" in x.y to v1.2', DEFAULT).terms
 
 
 def test_a_query_of_several_needs_brings_a_tool_for_each() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,18 @@ def test_the_shared_sets_reach_the_bar() -> None:
     assert first >= 0.80
     assert among_five >= 0.92
     assert reciprocal >= 0.87
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs() -> None:
+    script = Path(__file__).resolve().parent.parent / "benchmarks" / "search.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--sizes", "60", "--rounds", "1", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    figures = json.loads(done.stdout)
+    assert figures["sizes"]["60"]["engines"]["pi-mcp"]["p95"] > 0
+    assert figures["imports"]["pi-mcp"] > 0

@@ -5,7 +5,8 @@ Comes in: terms. Goes out: sets of actions as bits. It knows verbs, and no tool.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 
 READ, CREATE, CHANGE, REMOVE, SEND, RUN, STOP, MOVE = (1 << bit for bit in range(8))
 
@@ -31,6 +32,7 @@ def _table() -> dict[str, int]:
 
 
 ACTIONS = _table()
+_LATIN_WORD = re.compile(r"[a-z]+")
 _QUESTIONS = frozenset(("what", "which", "who", "where", "how", "when", "why", "whose"))
 
 
@@ -44,14 +46,12 @@ def of_tool(name: Sequence[str], opening: Sequence[str]) -> int:
     return found
 
 
-def of_query(terms: Iterable[str], text: str) -> int:
-    """The action that a query begins with; a question reads; otherwise the first verb in it."""
-    words = text.split(None, 1)
-    first = words[0].lower().strip("'’s,") if words else ""
-    if first in _QUESTIONS:
+def of_query(text: str) -> int:
+    """The action of a query: a question reads; else the first verb, as written: `changes` and `lists` are things."""
+    words = _LATIN_WORD.findall(text[:400].lower())
+    if words and words[0] in _QUESTIONS:
         return READ
-    for term in terms:
-        bits = ACTIONS.get(term)
-        if bits:
-            return bits
+    for word in words:
+        if word in ACTIONS:
+            return ACTIONS[word]
     return 0

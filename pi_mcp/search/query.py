@@ -24,9 +24,11 @@ LONGEST = 4000
 _VALUE = re.compile(
     r"<[^<>\n]{1,80}>|\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”|https?://\S{1,500}"
     r"|[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,63}"
+    r"|(?<![\w.-])(?:[\w-]{1,63}\.){1,4}(?:com|org|net|io|dev|ai|app|gov|edu)(?![\w-])(?:/\S{0,300})?"
     r"|(?<!\w)(?:~|\.{1,2})?/[\w.-]{1,100}(?:/[\w.-]{0,100}){0,30}"
     r"|\b[0-9a-f]{8}-[0-9a-f-]{20,40}\b|(?<![\w.])\d[\d.,:/-]{0,40}(?!\w)"
 )
+_HOST = re.compile(r"https?://|[\w-]+\.[a-z]")
 _QUOTING = '<"“'
 _CLAUSE = re.compile(r"\s*(?:[,;+\n]|[.?!](?:\s|$)|\b(?:and then|then|and|or)\b)\s*", re.IGNORECASE)
 _LATIN_WORD = re.compile(r"[A-Za-z]+")
@@ -113,16 +115,16 @@ def read_query(text: str, tuning: Tuning) -> Query:
         },
         acronyms=_acronyms(text),
         phrases=_phrases(text),
-        actions=of_query(sequence, text),
+        actions=of_query(text),
     )
 
 
 def kinds(value: str) -> list[str]:
     """What a tool would call such a value: url, email, file, and the kind of file by its ending."""
-    if value.startswith("http"):
-        return ["url"]
-    if "@" in value:
+    if "@" in value and not value.startswith("http"):
         return ["email"]
+    if _HOST.match(value):
+        return ["url"]
     if "/" in value and value[0] in "~./":
         return _KINDS.get(value.rpartition(".")[2].lower(), "file").split()
     return []

@@ -93,7 +93,7 @@ validate: check verify
 test: check run
 describe explain: get describe detail schema
 read: get view
-open: read get
+open: read get navigate
 load: read open import
 create make: add new generate write insert
 add: create insert append
