@@ -13,7 +13,8 @@ from tests.support import run
 from tests.test_connect_http import wire
 
 PIECES = [
-    b"data: ", b"\n\n", b"\r\n", b"\r", b"id: 7\n", b"retry: 1\n", b"event: message\n", b'{"jsonrpc":"2.0",', b'"id":1,',
+    b"data: ", b"\n\n", b"\r\n", b"\r", b"id: 7\n", b"retry: 1\n", b"event: message\n",
+    b'{"jsonrpc":"2.0",', b'"id":1,',
     b'"id":9,', b'"result":{}}', b'"error":null}', b"\xff\xfe\x00", b"null", b"[", b"]", b"{}", b":", b"\x1b]0;x\x07",
     b'{"method":"ping","id":3}', b'{"method":"notifications/progress","params":{}}', b'"\\ud800"',
 ]  # fmt: skip
