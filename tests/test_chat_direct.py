@@ -50,6 +50,39 @@ def test_a_pipe_that_stays_silent_does_not_keep_the_chat_from_ending(desk: Desk,
     wait_until(lambda: not servers_alive(str(desk.folder)))
 
 
+def test_an_interrupt_ends_one_turn_with_130(desk: Desk) -> None:
+    arguments = desk.command("-p", "/call desk.wait_long seconds=50")
+    chat = subprocess.Popen(arguments, cwd=desk.folder, env=chat_environ(), stdin=subprocess.DEVNULL)
+    with chat:
+        wait_until(lambda: bool(desk.seen))
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(10) == 130
+    wait_until(lambda: not servers_alive(str(desk.folder)))
+
+
+def test_words_keep_their_backslashes_and_quotes_hold_them_together() -> None:
+    from pi_mcp.hosts.terminal.app import _words
+
+    text = r"""grep.find pattern=\d+ text="two words" name=it's"""
+    assert _words(text)[:2] == ("grep.find", [r"pattern=\d+", 'text="two', 'words"', "name=it's"])
+    text = r"""grep.find pattern=\d+ text="two words" """
+    assert _words(text)[:2] == ("grep.find", [r"pattern=\d+", "text=two words"])
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from pi_mcp.errors import PiMcpError
+    from pi_mcp.hosts import demo
+    from pi_mcp.hosts.terminal import model
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PiMcpError, match=r"pip install 'pi-mcp\[chat\]'"):
+        model.require_chat_extra("openai")
+    with pytest.raises(PiMcpError, match=r"pip install 'pi-mcp\[demo\]'"):
+        demo.demo_configuration()
+
+
 def test_a_piped_call_that_lacks_arguments_names_them_and_goes_on(desk: Desk) -> None:
     done = desk.run(
         typed="/call desk.add_numbers a=1\n/call nothing\n/call 9\n/nonsense\n/call desk.add_numbers a=1 b=1\n"

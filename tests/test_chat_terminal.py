@@ -158,6 +158,8 @@ def test_no_color_is_kept(desk: Desk) -> None:
             terminal.wait("pi>")
             terminal.enter("add two numbers")
             terminal.wait("/call NUMBER")
+            terminal.enter("/nonsense")
+            terminal.wait("no command")
             codes = re.findall(r"\x1b\[([\d;]*)m", terminal.screen(colours=True))
             numbers = {int(part) for code in codes for part in code.split(";") if part}
             assert bool(numbers & (set(range(30, 38)) | set(range(90, 98)))) is coloured

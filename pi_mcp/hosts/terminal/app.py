@@ -594,9 +594,12 @@ def _words(rest: str) -> tuple[str, list[str], str]:
     """`/call` without itself: the tool, the argument words, and the same as it was typed."""
     name, _, text = rest.partition(" ")
     text = text.strip()
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""  # `pattern=\\d+` means the backslash
     try:
-        words = shlex.split(text)
-    except ValueError:
+        words = list(lexer)
+    except ValueError:  # an unclosed quote is an ordinary character
         words = text.split()
     return name, words, text
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pi_mcp.host import Level
 from pi_mcp.hosts.terminal import form
 from pi_mcp.hosts.terminal.keys import Keys
-from pi_mcp.hosts.terminal.render import Screen
+from pi_mcp.hosts.terminal.render import Screen, listed
 from pi_mcp.text import clean, clean_line, clean_metadata
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ESCAPE_WAIT = 0.05
 """Seconds until an ESC byte counts as the key; with prompt-toolkit's own 0.5 s a dialog feels stuck."""
 BROWSER_WAIT = 5.0
+MANY_OPTIONAL = 4
+"""More optional arguments than these are not asked for one by one unless the person wants to."""
 
 
 class Dismissed(Exception):
@@ -175,12 +177,19 @@ class TerminalHost:
         fields = [item for item in form.fields_of(schema) if item.name not in given and (item.required or optional)]
         if not fields:
             return dict(given)
+        needed = [item for item in fields if item.required]
+        others = [item for item in fields if not item.required]
         async with self._asking:
             self._before()
-            if any(not item.required for item in fields):
+            if others:
                 self._screen.line("Enter takes what is in [brackets] or skips what is optional; Escape leaves.")
             try:
-                return {**given, **await self.ask_fields(fields, send_defaults=False)}
+                values = await self.ask_fields(needed, send_defaults=False)
+                if len(others) > MANY_OPTIONAL:
+                    self._screen.line(f"Optional: {listed((item.name for item in others), 30)}")
+                    if not await self._yes("Set some of these? [y/N] ", False):
+                        others = []
+                return {**given, **values, **await self.ask_fields(others, send_defaults=False)}
             except Dismissed:
                 return None
 

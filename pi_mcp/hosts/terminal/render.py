@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pi_mcp.plugin import CommandAnswer, Table
 
-STYLES = {"ok": "green", "warning": "magenta", "error": "red", "dim": "", "strong": "bold", "name": "bold cyan"}
-"""Level → style. The palette's yellow and grey are unreadable on many light terminals."""
+STYLES = {"ok": "green", "warning": "magenta", "error": "red", "dim": "", "strong": "bold", "name": "bold"}
+"""Level → style. The palette's yellow, cyan and grey are unreadable on many light terminals, blue on dark ones."""
 LEAST_LAST_COLUMN = 20
 """Columns that a table's last column needs; with less room its text form is shown."""
 
