@@ -180,7 +180,7 @@ _CASTS: Mapping[str, Callable[[str], Any]] = {
 def _json(text: str) -> Any:
     """JSON, without what only Python's reader takes; raises ValueError for anything else."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return value
@@ -188,6 +188,13 @@ def _json(text: str) -> Any:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("too large a number")
+    return number
 
 
 def _kind_of(value: Any) -> str:

@@ -1,0 +1,172 @@
+"""Arguments as a person types them become what the schema asks for, or one sentence that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pi_mcp.errors import ConfigurationError
+from pi_mcp.tools.arguments import kinds, parse_arguments, typed
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+KINDS = ["string", "boolean", "integer", "number", "array", "object", "null"]
+
+
+def of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5))
+def test_any_json_object_is_taken_as_it_is(value: dict[str, Any]) -> None:
+    assert parse_arguments([json.dumps(value)], {}) == value
+    assert parse_arguments(["-"], {}, standard_input=lambda limit: json.dumps(value).encode()) == value
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_a_string_is_never_changed(text: str) -> None:
+    if not text.startswith("@"):
+        assert parse_arguments([f"key={text}"], of(key={"type": "string"})) == {"key": text}
+    assert parse_arguments([f"key=@@{text}"], of(key={"type": "string"})) == {"key": f"@{text}"}
+
+
+@given(JSON)
+def test_a_value_without_a_declared_type_is_json_where_it_parses(value: Any) -> None:
+    assert typed(json.dumps(value), {}, "key") == value
+
+
+@given(st.text(), st.lists(st.sampled_from(KINDS), max_size=3))
+def test_whatever_is_typed_fits_the_schema_and_is_json_or_is_refused(text: str, admitted: list[str]) -> None:
+    try:
+        value = typed(text, {"type": admitted} if admitted else {}, "key")
+    except ConfigurationError as error:
+        assert error.diagnostic.message.startswith("The value of 'key' must be")  # noqa: PT017
+        return
+    json.dumps(value, allow_nan=False)
+    if admitted:
+        found = {
+            str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object",
+            type(None): "null",
+        }[type(value)]  # fmt: skip
+        assert found in admitted or (found == "integer" and "number" in admitted) or (
+            found == "number" and "integer" in admitted and float(value).is_integer()
+        )  # fmt: skip
+
+
+@given(st.text(min_size=1), st.text())
+def test_a_word_that_is_no_assignment_never_becomes_an_argument(key: str, value: str) -> None:
+    try:
+        arguments = parse_arguments([f"{key}={value}"], {})
+    except ConfigurationError:
+        return
+    assert len(arguments) in (0, 1) or key.lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("5", {"type": "integer"}, 5),
+        ("+5", {"type": "integer"}, 5),
+        ("5.0", {"type": "integer"}, 5),
+        ("1e3", {"type": "integer"}, 1000),
+        ("0.5", {"type": "number"}, 0.5),
+        ("yes", {"type": "boolean"}, True),
+        ("off", {"type": "boolean"}, False),
+        ("null", {"type": ["integer", "null"]}, None),
+        ("", {"type": ["string", "null"]}, ""),
+        ("null", {"type": ["string", "null"]}, None),
+        ("hello, world", {"type": ["string", "array"]}, "hello, world"),
+        ('["a"]', {"type": ["string", "array"]}, ["a"]),
+        ("yes", {"anyOf": [{"type": "string"}, {"type": "boolean"}]}, "yes"),
+        ("true", {"anyOf": [{"type": "string"}, {"type": "boolean"}]}, True),
+        ("1,2,3", {"type": "array", "items": {"type": "integer"}}, [1, 2, 3]),
+        ("1,b", {"type": "array"}, ["1", "b"]),
+        ("", {"type": "array"}, []),
+        ('[1, "b"]', {"type": "array"}, [1, "b"]),
+        ('{"a": 1}', {"type": "object"}, {"a": 1}),
+        ("red", {"enum": ["red", "green"]}, "red"),
+        ("2", {"enum": [1, 2]}, 2),
+        ("2", {"enum": ["1", "2"]}, "2"),
+        ("x", {"const": "x"}, "x"),
+        ("007", {"type": "string"}, "007"),
+        ("007", {}, "007"),
+        ("NaN", {}, "NaN"),
+        ("1e999", {}, "1e999"),
+        ("1e999", {"type": ["string", "integer"]}, "1e999"),
+        ("[" * 100_000, {}, "[" * 100_000),
+    ],
+)
+def test_values_are_typed_by_the_schema(text: str, schema: dict[str, Any], value: Any) -> None:
+    found = typed(text, schema, "key")
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("five", "integer"), ("5.5", "integer"), ("1_000", "integer"), ("٣", "integer"), ("9" * 5000, "integer"),
+        ("nan", "number"), ("inf", "number"), ("1e999", "number"), ("maybe", "boolean"), ("{", "object"), ("[]",
+        "object"), ("[1", "array"), ("x", "null"), ("[NaN]", "array"), ("{" * 100_000, "object"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused_without_being_shown(text: str, kind: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        typed(text, {"type": kind}, "size")
+    assert caught.value.diagnostic.message == f"The value of 'size' must be of type {kind}."
+
+
+def test_values_and_whole_objects_come_from_files(tmp_path: Path) -> None:
+    path = tmp_path / "text.md"
+    path.write_text("# Title\n")
+    assert parse_arguments([f"body=@{path}"], of(body={"type": "string"})) == {"body": "# Title\n"}
+    path.write_text('{"a": [1]}')
+    assert parse_arguments([f"@{path}"], {}) == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["word"], "neither JSON nor key=value"),
+        (["=x"], "neither JSON nor key=value"),
+        (["a=1", "a=2"], "given twice"),
+        (['{"a": }'], "is no JSON (line 1, column 7)"),
+        (["[1]"], "neither JSON nor key=value"),
+        (['{"a": NaN}'], "is no JSON"),
+        (["@/nowhere/at/all"], "cannot be read"),
+        (["a=@/nowhere/at/all"], "cannot be read"),
+        (["a=@\0"], "cannot be read"),
+        (["a=\udcff"], "is not UTF-8"),
+        (["-"], "Standard input is not available"),
+    ],
+)
+def test_what_cannot_be_understood_is_said(words: list[str], what: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_arguments(words, {})
+    assert what in caught.value.diagnostic.message
+    assert caught.value.diagnostic.code == "usage"
+
+
+def test_an_input_that_is_no_object_or_too_large_is_refused() -> None:
+    for data in (b"[1]", b"7", b"\xff", b"{" * 1000, b"x" * ((16 << 20) + 1)):
+        with pytest.raises(ConfigurationError):
+            parse_arguments(["-"], {}, standard_input=lambda limit, data=data: data[:limit])  # type: ignore[misc]
+
+
+def test_no_words_are_no_arguments() -> None:
+    assert parse_arguments([], {}) == {}
+    assert kinds({}) == ()
+    assert not math.isnan(typed("1", {"type": "number"}, "n"))
