@@ -42,12 +42,14 @@ def cache_dir() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make `path` and its missing parents, `path` itself with mode 0700, and return it.
+    """Make `path` and its missing parents, all of them with mode 0700, and return it.
 
     Raises ConfigurationError when `path` is a symbolic link, not a directory, or belongs to someone else.
     """
     with contextlib.suppress(FileExistsError):  # a file or a dangling link: the next lines say so
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in reversed((path, *path.parents)):  # `parents=True` would leave those between open to others
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
         raise failure(

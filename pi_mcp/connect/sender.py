@@ -411,7 +411,9 @@ class Sender:
             if event.endswith("send_request_headers.started"):
                 sent = sent or getattr(info.get("request"), "method", b"") != b"CONNECT"
 
-        merged = httpx2.Headers([("User-Agent", f"pi-mcp/{__version__}")], encoding="utf-8")
+        # What a cache on the way answers is not what the server says now (B157).
+        own = [("User-Agent", f"pi-mcp/{__version__}"), ("Cache-Control", "no-cache")]
+        merged = httpx2.Headers(own, encoding="utf-8")
         for name, value in [*self._headers.items(), *headers]:
             merged[name] = value.strip(" \t")
         request = httpx2.Request(

@@ -57,6 +57,9 @@ def _parameters(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
     for name in before:
         if name in after:
             yield from _parameter(name, before[name], after[name], name in needed, name in needs)
+    for name in sorted(needed ^ needs):
+        if name not in before and name not in after:
+            yield f"parameter {clean_line(name, 80)}, undescribed, is now {'required' if name in needs else 'optional'}"
     # An array's order carries no meaning in `required`, but the server changed the text: say so.
     rest = [key for key in {**old, **new} if key not in ("properties", "required")]
     changed = sorted(clean_line(key, 40) for key in rest if not _same(old.get(key), new.get(key)))
