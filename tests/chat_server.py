@@ -38,6 +38,7 @@ TOOLS = [
     tool("draw_picture", "Draw a small picture, an image."),
     tool("ask_person", "Ask the person for a shipping address with a form."),
     tool("wait_long", "Wait for a long time, slowly.", {"seconds": {"type": "number", "default": 60}}),
+    tool("many_options", "Has many options.", {f"option_{n}": {"type": "string"} for n in range(1, 8)}),
     tool("always_fails", "A tool that reports an error."),
     tool("show_secret", "Show the environment variable that holds the secret."),
 ]
@@ -100,6 +101,8 @@ def call(identifier, name, arguments):
         WAITING[identifier] = (event := threading.Event(), {})
         event.wait(float(arguments.get("seconds", 60)))
         return text("waited")
+    if name == "many_options":
+        return text(json.dumps(arguments))
     if name == "always_fails":
         return text("the disk is full", isError=True)
     if name == "show_secret":

@@ -156,6 +156,26 @@ def test_failures_of_a_tool_are_results_that_the_model_reads_and_nothing_is_repe
     assert desk.seen == [{"call": "always_fails", "arguments": {}}]
 
 
+def test_a_secret_that_a_server_gives_away_is_not_kept_with_the_chat(tmp_path: Path, private_home: Path) -> None:
+    desk = Desk(tmp_path, {"env": {"CHAT_SECRET": "${PLANTED}"}})
+    script = [
+        Call(("mcp_search", {"query": "show_secret", "limit": 1})),
+        Call(("mcp__desk__show_secret", {})),
+        Say("I saw it."),
+        Say("Still readable."),
+    ]
+    with ModelServer(script) as server:
+        arguments, environ = options("openai", server)
+        environ["PLANTED"] = "planted-environment-value"
+        done = desk.run(*arguments, "-p", "show it", environ=environ)
+        assert done.stdout == "I saw it.\n", done.stderr
+        for path in private_home.rglob("*"):
+            assert not path.is_file() or b"planted-environment-value" not in path.read_bytes(), path
+        again = desk.run("--resume", "-p", "and now", environ=environ)
+        assert again.stdout == "Still readable.\n", again.stderr
+        assert server.requests[-1].results()[-1] == "secret=***"
+
+
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_an_image_reaches_the_model_as_an_image(desk: Desk, kind: str) -> None:
     script = [

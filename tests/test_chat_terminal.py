@@ -142,6 +142,24 @@ def test_a_servers_form_is_asked_field_by_field(desk: Desk) -> None:
         terminal.wait('form: {"action": "decline"')
 
 
+def test_many_optional_arguments_are_asked_for_only_on_request(desk: Desk) -> None:
+    with open_chat(desk) as terminal:
+        terminal.wait("pi>")
+        terminal.enter("/call desk.many_options")
+        terminal.wait("Set some of these?")
+        terminal.press("Enter")
+        terminal.wait("{}")
+        terminal.enter("/call desk.many_options")
+        terminal.wait("Set some of these?", count=2)
+        terminal.enter("y")
+        terminal.wait("option_1 (text, optional)")
+        terminal.enter("one")
+        for number in range(2, 8):
+            terminal.wait(f"option_{number} (text, optional)")
+            terminal.press("Enter")
+        terminal.wait('{"option_1": "one"}')
+
+
 def test_an_image_is_saved_in_a_private_file_and_named(desk: Desk, private_home: Path) -> None:
     with open_chat(desk) as terminal:
         terminal.wait("pi>")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pi_mcp.config.secret import Secret
 from pi_mcp.errors import PiMcpError, failure
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, redact
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -284,11 +284,30 @@ def _failure_of(error: Exception) -> PiMcpError:
 
 
 def messages_to_json(messages: Sequence[ModelMessage]) -> list[Any]:
-    """Messages as JSON values, for `messages_from_json`."""
+    """Messages as JSON values, for `messages_from_json`.
+
+    A secret that a server put into a result, or the model into an argument, is `***` in them.
+    """
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     dumped = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return dumped if isinstance(dumped, list) else []
+    for message in dumped:
+        for part in message.get("parts", ()):
+            for key in ("content", "args"):
+                if key in part:
+                    part[key] = _redacted(part[key])
+    return list(dumped)
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_redacted(item) for item in value]
+    if isinstance(value, dict):
+        # The library's own marks stay: a secret that spells one of them must not make the chat unreadable.
+        return {key: item if key in ("kind", "media_type") else _redacted(item) for key, item in value.items()}
+    return value
 
 
 def messages_from_json(values: Sequence[Any]) -> list[ModelMessage]:
