@@ -1,4 +1,4 @@
-"""The benchmarks' one command runs and prints its table; how fast anything is depends on the machine and is not asked."""
+"""The benchmarks' one command runs and prints its table; no speed is asked for: that depends on the machine."""
 
 from __future__ import annotations
 

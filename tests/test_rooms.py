@@ -34,7 +34,8 @@ ROOMS: dict[str, set[str]] = {
     "search": GROUND | {"config", "catalog"},  # ranks records; what is connected is none of its business
     "tools": GROUND | {"config", "connect", "catalog", "search"},
     "commands": GROUND | {"config", "auth", "connect", "catalog", "search", "tools"},
-    "plugin": GROUND | {"config", "auth", "connect", "catalog", "search", "tools", "commands"},
+    "session": GROUND | {"config", "auth", "connect", "catalog", "search", "tools", "commands"},
+    "plugin": GROUND | {"config", "auth", "connect", "catalog", "search", "tools", "commands", "session"},
     # Hosts and the gateway know Plugin, Host, the diagnostics, and the types these hand out: the configuration
     # that a plugin is built from, catalog records, native tools, and what a command answers. Connections, ranking
     # and the commands themselves stay behind Plugin.
@@ -46,8 +47,8 @@ ROOMS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "__init__": {"_version", "config", "errors", "host", "plugin", "tools"},  # the public surface
 }  # fmt: skip
-# Only for annotations: a command gets its session passed in and never builds one.
-FOR_TYPES_ONLY: dict[str, set[str]] = {"commands": {"plugin"}}
+# Only for annotations: a command gets its session passed in and never builds one, and so a session its plugin.
+FOR_TYPES_ONLY: dict[str, set[str]] = {"commands": {"plugin", "session"}, "session": {"plugin"}}
 SDK = {"mcp", "mcp_types"}
 SDK_ROOMS = {"connect", "auth", "server"}
 # Run or copied outside the package, with no site-packages around: the standard library alone.

@@ -26,9 +26,12 @@ class Shared(Protocol):
     """The plugin."""
 
     configuration: Configuration
-    connections: Connections
-    catalogs: Catalogs
     state_dir: Path
+
+    @property
+    def connections(self) -> Connections: ...
+    @property
+    def catalogs(self) -> Catalogs: ...
 
     def catalogued(self, servers: Iterable[str]) -> dict[str, Catalog]: ...
     async def reload(self) -> tuple[Diagnostic, ...]: ...
