@@ -25,7 +25,7 @@ from pi_mcp.connect.session import load_sdk
 from pi_mcp.errors import CODES, Diagnostic, PiMcpError
 from pi_mcp.host import HeadlessHost
 from pi_mcp.plugin import CallAnswer, Plugin, SearchAnswer, Session
-from tests.hostile.processes import descendants_of, gone, open_files
+from tests.hostile.processes import children_of, descendants_of, gone, open_files
 
 SECRET = "s3cr3t-planted-value"
 """Planted in environments, headers, error texts and bodies; nothing may show it."""
@@ -181,7 +181,7 @@ async def product(
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
-    files, tasks = open_files(), asyncio.all_tasks()
+    files, tasks, others = open_files(), asyncio.all_tasks(), children_of(os.getpid())
     state, cache = folder / "state", folder / "cache"
     plugin = Plugin(configuration, state_dir=state, cache_dir=cache, reload=reload)
     made = Product(plugin, plugin.session("s", host or Person()))
@@ -191,7 +191,8 @@ async def product(
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
-        pids = descendants_of(os.getpid())
+        pids = [pid for pid in children_of(os.getpid()) if pid not in others]
+        pids += [below for pid in pids for below in descendants_of(pid)]
         started = loop.time()
         await plugin.close()
         took = loop.time() - started
