@@ -14,14 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.catalog.records import Catalog, Tool
-from pi_mcp.commands.answer import CommandAnswer
-from pi_mcp.commands.server_status import ServerStatus
 from pi_mcp.config import ServerDefinition, ServerEntry, policy
 from pi_mcp.config.usable import no_server, usable
 from pi_mcp.connect import CallHandlers
 from pi_mcp.errors import Diagnostic, Operation, PiMcpError, error_of, failure
 from pi_mcp.host import Host
-from pi_mcp.search import Hit
 from pi_mcp.text import clean_line
 from pi_mcp.tools import calls, names, results, schema
 from pi_mcp.tools.answers import CallAnswer, FoundTool, Loading, SearchAnswer, details, search_text
@@ -38,7 +35,10 @@ from pi_mcp.tools.search_tool import (
 )
 
 if TYPE_CHECKING:
+    from pi_mcp.commands.answer import CommandAnswer
+    from pi_mcp.commands.server_status import ServerStatus
     from pi_mcp.plugin import Plugin
+    from pi_mcp.search import Hit
 
 log = logging.getLogger("pi_mcp.plugin")
 

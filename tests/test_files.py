@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from pi_mcp import files
@@ -25,6 +26,24 @@ def open_umask() -> object:
     old = os.umask(0)
     yield
     os.umask(old)
+
+
+@pytest.mark.parametrize("home", ["/home/someone", "/home/someone/", "relative", ""])
+@pytest.mark.parametrize("xdg", [None, "", "/elsewhere", "relative", "~/below", "/with ~/tilde/"])
+def test_the_directories_are_those_that_platformdirs_gives(
+    monkeypatch: pytest.MonkeyPatch, home: str, xdg: str | None
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    for kind in ("CONFIG", "STATE", "CACHE"):
+        if xdg is None:
+            monkeypatch.delenv(f"XDG_{kind}_HOME", raising=False)
+        else:
+            monkeypatch.setenv(f"XDG_{kind}_HOME", xdg)
+    assert [files.config_dir(), files.state_dir(), files.cache_dir()] == [
+        Path(platformdirs.user_config_dir(files.APP, appauthor=False)),
+        Path(platformdirs.user_state_dir(files.APP, appauthor=False)),
+        Path(platformdirs.user_cache_dir(files.APP, appauthor=False)),
+    ]
 
 
 def test_a_private_file_has_mode_0600_in_a_directory_of_0700(tmp_path: Path) -> None:

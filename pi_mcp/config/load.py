@@ -7,7 +7,6 @@ variable and writes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import stat
@@ -262,11 +261,18 @@ class _File:
     """One file that was read: its root object, and the raw entries."""
 
     path: Path
-    sha256: str
+    data: bytes
     document: Document
     root: dict[str, Any]
     servers: dict[str, Any]
     remarks: tuple[Diagnostic, ...]
+
+    @property
+    def sha256(self) -> str:
+        """What a project's trust is bound to; of other files nobody asks it."""
+        import hashlib
+
+        return hashlib.sha256(self.data).hexdigest()
 
     def check(self, scope: Scope, base_dir: Path) -> dict[str, Checked]:
         origin = Origin(self.path, scope, base_dir, self.document.position)
@@ -316,7 +322,7 @@ def _read(path: Path, scope: Scope) -> _File | FileReport:
         key, what, hint = fault
         return invalid(what, hint, *document.position((key,) if key else ()))
     servers = root.get("mcpServers", {})
-    return _File(path, hashlib.sha256(data).hexdigest(), document, root, servers, tuple(_remarks(path, document, root)))
+    return _File(path, data, document, root, servers, tuple(_remarks(path, document, root)))
 
 
 def _root_fault(root: dict[str, Any]) -> tuple[str | None, str, str] | None:
@@ -388,7 +394,7 @@ def _untrusted(name: str | None, path: Path) -> Diagnostic:
 def _with_level(checked: Checked, store: TrustStore) -> Checked:
     """The level that the person gave this very definition with `/mcp trust`."""
     definition = checked.definition
-    if definition is None:
+    if definition is None or not store.has_levels:
         return checked
     level = store.level(definition.name, definition_digest(definition))
     return checked if level is None else replace(checked, definition=replace(definition, trust=level))

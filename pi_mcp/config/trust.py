@@ -12,7 +12,6 @@ One file per record, so that a damaged one denies only what it speaks of.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -41,6 +40,8 @@ def definition_digest(definition: ServerDefinition) -> str:
     Every field counts except its line, `disabled` and `trust`. For a server of a project the file's path counts
     too: the same relative command is another program in another project.
     """
+    import hashlib
+
     fields = {
         name: _plain(getattr(definition, name)) for name in definition.__dataclass_fields__ if name not in _NOT_DEFINING
     }
@@ -164,6 +165,17 @@ class TrustStore:
 
         self._change(_LEVEL, (name, digest), raised)
 
+    @property
+    def has_levels(self) -> bool:
+        """False only where it is certain that the person never gave any definition a level."""
+        try:
+            os.lstat(self._directory / _LEVEL.folder)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def level(self, name: str, digest: str) -> TrustLevel | None:
         """The level that the person gave this definition; None when there is none.
 
@@ -178,6 +190,8 @@ class TrustStore:
         return next((known for known in get_args(TrustLevel) if known == level), "untrusted")
 
     def _path(self, kind: _Kind, key: tuple[str, ...]) -> Path:
+        import hashlib
+
         name = hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).hexdigest()
         return self._directory / kind.folder / f"{name}.json"
 
