@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.chat_support import Desk, Terminal, chat_environ, servers_alive, wait_until
+from tests.chat_support import SERVER, Desk, Terminal, chat_environ, servers_alive, wait_until
 from tests.model_servers import Call, ModelServer, Say
 
 pytestmark = [
@@ -323,3 +325,51 @@ def chat_process(desk: Desk) -> int:
             if words[1:3] == ["-m", "pi_mcp.cli"] and str(desk.config) in words:
                 return int(entry.name)
     raise AssertionError("no chat is running")
+
+
+SHAPES = {
+    "plain": "exec {server}",
+    "launcher": "{sleeper} & {server}; true",
+    "deaf": "trap '' TERM INT HUP; {sleeper} & {server}; true",
+    "daemon": "(setsid {sleeper} </dev/null >/dev/null 2>&1 &) ; {server}; true",
+}
+
+
+@pytest.mark.parametrize("victim", ["chat", "supervisor", "its helper"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_killing_the_chat_or_a_supervisor_leaves_no_process_of_the_server(
+    tmp_path: Path, shape: str, victim: str
+) -> None:
+    marker = f"left-{os.urandom(4).hex()}"
+    words = {
+        "server": shlex.join([sys.executable, str(SERVER), str(tmp_path / "seen"), marker]),
+        "sleeper": shlex.join([sys.executable, "-c", "import time; time.sleep(300)", marker]),
+    }
+    desk = Desk(tmp_path, {"command": "/bin/sh", "args": ["-c", SHAPES[shape].format(**words)]})
+    with open_chat(desk) as terminal:
+        terminal.wait("pi>")
+        terminal.enter("/call desk.wait_long seconds=50")
+        wait_until(lambda: bool(desk.seen))
+        if victim != "chat":
+            own = sorted(pid for pid, command in processes(marker) if "supervisor.py" in " ".join(command))
+            os.kill(own[0 if victim == "supervisor" else -1], signal.SIGKILL)
+            terminal.wait("[connection_failed]")
+        else:
+            os.kill(chat_process(desk), signal.SIGKILL)
+            assert terminal.exit_code() == 137
+        wait_until(lambda: not processes(marker))
+
+
+def processes(marker: str) -> list[tuple[int, list[str]]]:
+    """Process ids and command lines that hold `marker`; zombies do not count."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if state != "Z" and any(marker in word for word in words):
+                found.append((int(entry.name), words))
+    return found
