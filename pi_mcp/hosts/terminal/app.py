@@ -176,8 +176,8 @@ class Application:
         self._begin(self._chat)
         if self._screen.interactive:
             await self._welcome()
-            if self._plugin.configuration.project is not None:
-                await self._plugin.trust_project(self._host)
+            if self._plugin.configuration.project is not None and await self._plugin.trust_project(self._host):
+                self._screen.line(f"Servers: {listed(self._plugin.configuration.servers)}")
         if self._options.resume is not None:
             for diagnostic in await self._session.restore(self._chat.loaded):
                 self._note(diagnostic.line())
