@@ -14,7 +14,7 @@ from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.commands.status import age, moment
 from pi_mcp.config import ServerDefinition, masking
 from pi_mcp.errors import failure
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, redact
 
 _LOG_LINES = 20
 
@@ -56,7 +56,7 @@ def _live(conversation: Conversation, name: str) -> list[str]:
     if connection.info is not None:
         info = connection.info
         lines.append(f"speaks {clean_line(info.protocol_version, 40)} ({info.era})")
-        lines.append(f"calls itself {clean_line(info.name, 80)} {clean_line(info.version, 40)}")
+        lines.append(redact(f"calls itself {clean_line(info.name, 80)} {clean_line(info.version, 40)}"))
     if connection.last_success is not None:
         lines.append(f"last success {moment(connection.last_success, time.time())}")
     return lines

@@ -235,7 +235,7 @@ def _words(fault: Fault, server: str, definition: ServerDefinition | None) -> tu
         code, message, hint = _KINDS.get(
             fault.kind, ("operation_failed", "The operation failed.", "`/mcp get {server}` shows more.")
         )
-    detail = clean_line(fault.detail, 300)
+    detail = redact(clean_line(fault.detail, 300))
     message = message.replace("{detail}", detail) if detail else message.replace(" ({detail})", "")
     message = message.replace("larger than {detail}", "too large")
     return code, message, hint.replace("{server}", server) if hint else None

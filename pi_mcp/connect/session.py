@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ INVALID_PARAMS = -32602
 UNSUPPORTED_VERSION = -32022
 
 _META = "io.modelcontextprotocol/"
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.-]{0,30}")
 _LOG = logging.getLogger("pi_mcp")
 
 # Faults after which `initialize` would fare no better: asking again would only repeat a refused login or wait
@@ -277,7 +279,7 @@ class ProtocolSession:
         result = await self._send("initialize", params, _Envelope(), cancellable=False)
         version = result.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            said = f" ({clean_line(version, 40)})" if isinstance(version, str) and clean_line(version) else ""
+            said = f" ({redact(version)})" if isinstance(version, str) and _VERSION.fullmatch(version) else ""
             raise NotUnderstood(f"The server answered the handshake with an unknown protocol version{said}.")
         self._envelope = _Envelope(version)
         await self.notify("notifications/initialized")
