@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pi_mcp.tools.results import DEFAULT, Limits, Presented, present, sweep
+from pi_mcp.tools.results import DEFAULT, Limits, Presented, is_small, present, sweep
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 SECRET = "PLANTED-9f2c"
@@ -343,3 +343,32 @@ def test_five_megabytes_are_presented_quickly(directory: Path) -> None:
     show(text_of("word " * 1_000_000), directory)
     show(text_of("\x1b]" * 2_500_000), directory)
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("result", "small"),
+    [
+        ({"content": [{"type": "text", "text": "done"}]}, True),
+        ({"content": [], "structuredContent": {"rows": [1, 2, 3]}}, True),
+        ({"content": [{"type": "resource_link", "uri": "a:b"}], "isError": True}, True),
+        ({}, True),
+        ({"content": [{"type": "text", "text": "x" * 20_000}]}, False),
+        ({"content": [{"type": "text", "text": "x"}] * 20_000}, False),
+        ({"structuredContent": {"rows": [0] * 20_000}}, False),
+        ({"content": [{"type": "image", "data": "", "mimeType": "image/png"}]}, False),
+        ({"content": [{"type": "resource", "resource": {"uri": "a:b", "text": "x"}}]}, False),
+        ({"content": [{"type": "unheard of"}]}, False),
+        ({"content": "text"}, False),
+        ("text", False),
+        (None, False),
+    ],
+)
+def test_a_result_is_small_when_it_is_a_few_texts_and_values(result: object, small: bool) -> None:
+    assert is_small(result) is small
+
+
+def test_a_result_nested_beyond_the_recursion_limit_can_still_be_sized() -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert is_small({"structuredContent": {"deep": deep}})

@@ -27,6 +27,11 @@ class _OutOfTime(Exception):
     pass
 
 
+def is_ready() -> bool:
+    """False before the first check, which imports jsonschema (0.1 s) and is no work for an event loop."""
+    return _bounded.cache_info().currsize > 0
+
+
 def check(output_schema: Any, result: Any) -> str | None:
     """One line that says where `structuredContent` differs from the schema; None when it matches.
 

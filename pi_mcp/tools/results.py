@@ -23,6 +23,9 @@ from pi_mcp.text import clean, clean_line
 KEEP_SECONDS = 7 * 86400.0
 """How long a saved result stays (DESIGN §7)."""
 
+SMALL = 16_384
+"""Characters, with one more for each value, of a result that is presented faster than a thread takes it over."""
+
 MAX_IMAGES = 20
 """Images per result; providers refuse requests with many more."""
 
@@ -91,6 +94,34 @@ def present(result: Any, *, server: str, directory: Path, limits: Limits = DEFAU
     else:
         work.add_text(_json(result))
     return work.finish()
+
+
+def is_small(result: Any) -> bool:
+    """True for a few texts and values: presenting them takes less than a millisecond and writes no file.
+
+    The walk itself is bounded by `SMALL` values; binary parts, resources and unknown blocks are never small.
+    """
+    if not isinstance(result, Mapping) or not isinstance(result.get("content", []), list):
+        return False
+    for block in result.get("content", []):
+        if not isinstance(block, Mapping) or block.get("type") not in ("text", "resource_link"):
+            return False
+    size = 0
+    left: list[Any] = [result]
+    while left:
+        value = left.pop()
+        size += 1
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            size += len(value) + sum(map(len, value))
+            left.extend(value.values())
+        elif isinstance(value, list):
+            size += len(value)
+            left.extend(value)
+        if size > SMALL:
+            return False
+    return True
 
 
 def sweep(directory: Path, *, now: float | None = None) -> int:
