@@ -7,6 +7,7 @@ nothing is left.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import subprocess
 import time
@@ -386,6 +387,82 @@ def test_b070_empty_events_and_pings_before_the_answer_are_ignored(tmp_path: Pat
             async with product(tmp_path, {"web": web(server.url)}) as made:
                 await made.search("echo")
                 assert '"a": 1' in await made.text(a=1)
+
+    run(main())
+
+
+def spelled(answer: str) -> Any:
+    """A reaction whose event stream spells the answer so; `$` stands for it."""
+
+    def react(request: Any, server: HttpServer) -> dict[str, Any]:
+        result = {"content": [{"type": "text", "text": "spelled"}]}
+        text = json.dumps({"jsonrpc": "2.0", "id": request.message["id"], "result": result})
+        lines = text.replace(", ", ",\ndata: ")
+        return {"events": [answer.replace("$LINES", lines).replace("$", text)]}
+
+    return react
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "data: $\n\n",
+        "data:$\r\n\r\n",
+        ": x\r\rdata: $\r\r",
+        "\ufeffevent: message\ndata: $\n\n",
+        "id: 1\nretry: 5\ndata: $LINES\n\n",
+        "data: $\n",
+        "data: $",
+    ],
+)
+def test_b070_every_spelling_of_an_event_is_read(tmp_path: Path, stream: str) -> None:
+    async def main() -> None:
+        with HttpServer({"tools/call": spelled(stream)}) as server:
+            async with product(tmp_path, {"web": web(server.url)}) as made:
+                await made.search("echo")
+                assert await made.text() == "spelled"
+            assert calls_of(server) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=utf-8", "text/json", "text/plain", "", "APPLICATION/JSON", "application/x+json"]
+)
+def test_a_json_body_is_read_under_every_name_that_it_goes_by(tmp_path: Path, kind: str) -> None:
+    async def main() -> None:
+        with HttpServer({"*": {"type": kind}}) as server:
+            async with product(tmp_path, {"web": web(server.url)}) as made:
+                await made.search("echo")
+                assert '"a": 1' in await made.text(a=1)
+
+    run(main())
+
+
+def test_b065_a_limited_handshake_waits_as_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        limited = {"status": 429, "headers": {"Retry-After": "1"}, "body": SECRET}
+        with HttpServer({"initialize": [limited, {}]}) as server:
+            async with product(tmp_path, {"web": web(server.url)}) as made:
+                assert not (await made.search("echo")).not_searched
+                await made.text()
+            assert len(server.of("initialize")) == 2
+
+    run(main())
+
+
+def test_a_login_in_the_address_goes_out_as_a_header_and_is_shown_nowhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        with HttpServer() as server:
+            address = server.url.replace("http://", "http://ada:${PLANTED}@")
+            async with product(tmp_path, {"web": {"url": address}}) as made:
+                await made.search("echo")
+                await made.text()
+                await made.mcp("get web")
+                server.script["*"] = {"status": 401}
+                await made.fails()
+            expected = base64.b64encode(f"ada:{SECRET}".encode()).decode()
+            assert {one.headers.get("authorization") for one in server.requests} == {f"Basic {expected}"}
 
     run(main())
 

@@ -67,6 +67,8 @@ FRUITLESS_RESUMPTIONS = 2
 STREAM_WORTH_REOPENING = 30.0
 """Seconds that a listening stream must have lived to be opened again: a proxy cuts idle streams after a minute,
 a server that closes at once would be asked again and again (reports B047, B064)."""
+_JSON_TYPES = ("", "application/json", "application/json-rpc", "text/json", "text/plain", "application/octet-stream")
+"""Under these the body decides. Anything else is no answer of an MCP server."""
 _PEEK = 64 * 1024
 _PEEK_WAIT = 5.0
 
@@ -223,7 +225,7 @@ class StreamableGuard:
             return Answer(200, "text/event-stream", events, headers=headers)
         if kind in ("text/html", "application/xhtml+xml"):
             return self._error(request_id, Fault("html", status=status))
-        if not (kind in ("", "text/plain", "application/json") or kind.endswith("+json")):
+        if not (kind in _JSON_TYPES or kind.endswith("+json")):
             shown_kind = clean_line(kind, 60) if re.fullmatch("[a-z0-9.+-]+/[a-z0-9.+-]+", kind) else "unreadable"
             return self._error(request_id, Fault("not_mcp", detail=f"content type {shown_kind}"))
         try:
@@ -300,6 +302,12 @@ class StreamableGuard:
                         while True:
                             chunk = await flight.wait(lambda: anext(chunks, None))  # noqa: B023
                             if chunk is None:
+                                # A whole answer whose last empty line was lost is an answer all the same.
+                                rest = parser.rest()
+                                for message in self._found(rest, request_id).messages if rest else ():
+                                    if is_answer(message):
+                                        yield event_of(encoded(message))
+                                        return
                                 break
                             for event in parser.feed(chunk):
                                 if event.retry is not None:

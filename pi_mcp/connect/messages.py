@@ -75,6 +75,16 @@ class EventParser:
                 yield event
             self._append(piece)
 
+    def rest(self) -> str:
+        """The data of an event that the end of the stream cut off, perhaps empty."""
+        line = b"".join(self._pieces)
+        self._pieces.clear()
+        if line:
+            self._line(line)
+        data = b"\n".join(self._data).decode("utf-8", "replace")
+        self._clear()
+        return data
+
     def _append(self, piece: bytes) -> None:
         if piece:
             self._line_size += len(piece)
