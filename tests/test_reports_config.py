@@ -302,10 +302,14 @@ def test_b020_a_tilde_opens_and_a_missing_directory_is_told_from_a_missing_comma
             "home": entry(tmp_path, ENVIRONMENT, cwd="~/work"),
             "nowhere": entry(tmp_path, cwd="/no/such/dir"),
             "nothing": {"command": "no-such-command-4711", "cwd": "~/work"},
+            "line": {"command": "npx -y something"},
+            "folder": {"command": str(tmp_path)},
         }
         async with configured(tmp_path, servers, environ={"HOME": str(tmp_path)}) as made:
             answer = await made.search("echo")
-            told = {one.server: one.message for one in answer.not_searched}
+            told = {one.server: one.line() for one in answer.not_searched}
+            assert "`args`" in told["line"]
+            assert "is a directory" in told["folder"]
             assert "working directory" in told["nowhere"]
             assert "/no/such/dir" in told["nowhere"]
             assert "command" in told["nothing"]

@@ -116,7 +116,10 @@ def find_command(
                 blocked = blocked or candidate
     if blocked is not None:
         raise CannotStart(Fault("not_executable", executed="no", detail=str(blocked)))
-    raise CannotStart(Fault("command_missing", executed="no", detail=shown))
+    if any((folder / command).is_dir() for folder in folders if "/" in command):
+        raise CannotStart(Fault("not_executable", executed="no", detail=f"{shown} is a directory"))
+    kind = "command_line" if any(blank in command.strip() for blank in " \t") else "command_missing"
+    raise CannotStart(Fault(kind, executed="no", detail=shown))
 
 
 def batch_line(executable: str, args: tuple[str, ...]) -> str:

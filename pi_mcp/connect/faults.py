@@ -87,6 +87,11 @@ _KINDS: Mapping[str, tuple[str, str, str | None]] = MappingProxyType(
             "The command was not found ({detail}).",
             "Install it, or give its absolute path in `command`.",
         ),
+        "command_line": (
+            "connection_failed",
+            "The command was not found ({detail}).",
+            "`command` names one program: put what follows its name into `args`.",
+        ),
         "cwd_missing": (
             "connection_failed",
             "The working directory does not exist ({detail}).",
