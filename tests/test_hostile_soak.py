@@ -71,8 +71,8 @@ def result_of(dice: random.Random) -> Any:
     )
 
 
-def steps(dice: random.Random, good: dict[str, Any]) -> list[dict[str, Any]]:
-    """One answer of a stdio server: noise, then perhaps an answer."""
+def steps(dice: random.Random, good: dict[str, Any], health: float = 0.6) -> list[dict[str, Any]]:
+    """One answer of a stdio server: noise, then, with the chance of `health`, a good answer."""
     noise: list[dict[str, Any]] = [
         {"stderr": f"words {SECRET}\n"},
         {"flood": dice.choice([10, 200_000]), "newlines": dice.random() < 0.5},
@@ -101,7 +101,7 @@ def steps(dice: random.Random, good: dict[str, Any]) -> list[dict[str, Any]]:
         {"big": dice.choice([10, 300_000]), "id_last": dice.random() < 0.5},
     ]
     found = [dice.choice(noise) for _ in range(dice.choice([0, 0, 1, 3]))]
-    return [*found, good if dice.random() < 0.6 else dice.choice(ends)]
+    return [*found, good if dice.random() < health else dice.choice(ends)]
 
 
 def stdio_server(dice: random.Random, folder: Path) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def stdio_server(dice: random.Random, folder: Path) -> dict[str, Any]:
     call = dice.choice([{"echo": True}, {"result": result_of(dice)}, {"pid": True}])
     script: dict[str, Any] = {
         "server/discover": [dice.choice([[GONE], [GONE], steps(dice, GONE)])],
-        "initialize": [steps(dice, {"result": hello})] if dice.random() < 0.4 else [{"result": hello}],
-        "tools/list": [steps(dice, listing) for _ in range(2)],
+        "initialize": [steps(dice, {"result": hello}, 0.7)] if dice.random() < 0.3 else [{"result": hello}],
+        "tools/list": [steps(dice, listing, 0.9), steps(dice, listing, 0.8)],
         "tools/call": [steps(dice, call) for _ in range(3)],
     }
     if dice.random() < 0.3:
@@ -136,7 +136,7 @@ def stdio_server(dice: random.Random, folder: Path) -> dict[str, Any]:
     return entry(folder, script, env={"TOKEN": "${PLANTED}"}, trust=trust, **limits)
 
 
-def reaction(dice: random.Random, good: dict[str, Any]) -> dict[str, Any]:
+def reaction(dice: random.Random, good: dict[str, Any], health: float = 0.5) -> dict[str, Any]:
     bad: list[dict[str, Any]] = [
         {"status": dice.choice([400, 401, 403, 404, 405, 429, 500, 503]), "body": SECRET},
         {"status": 429, "headers": {"Retry-After": dice.choice(["0", "1", "3600", "x"])}},
@@ -160,19 +160,19 @@ def reaction(dice: random.Random, good: dict[str, Any]) -> dict[str, Any]:
         {"gzip": True, **good},
         {"chunked": True, **good},
     ]
-    return good if dice.random() < 0.5 else dice.choice(bad)
+    return good if dice.random() < health else dice.choice(bad)
 
 
 def http_server(dice: random.Random) -> HttpServer:
     script: dict[str, Any] = {
-        "tools/list": [reaction(dice, {"result": {"tools": tools_of(dice)}}) for _ in range(2)],
+        "tools/list": [reaction(dice, {"result": {"tools": tools_of(dice)}}, 0.8) for _ in range(2)],
         "tools/call": [reaction(dice, dice.choice([{}, {"result": result_of(dice)}])) for _ in range(4)],
         "GET": reaction(dice, {"status": 405}),
         "DELETE": reaction(dice, {"status": 405}),
         "notifications/initialized": reaction(dice, {}),
     }
     for method in ("initialize", "server/discover"):
-        if dice.random() < 0.3:
+        if dice.random() < 0.2:
             script[method] = reaction(dice, {})
     return HttpServer(
         script,
@@ -186,21 +186,26 @@ def http_server(dice: random.Random) -> HttpServer:
 async def one_deed(dice: random.Random, made: Product, names: list[str], http: list[HttpServer]) -> None:
     """Something that a model or a person does; what fails has to fail in our words."""
     session = made.session
-    deed = dice.randrange(10)
+    deed = dice.randrange(16)
     try:
-        if deed < 2:
+        if deed < 2 or (deed < 10 and not session.loaded):
             server = dice.choice([None, *names])
             made.shown.append((await session.search("echo other", limit=dice.choice([1, 50]), server=server)).text)
-        elif deed < 6 and session.loaded:
+        elif deed < 11 and session.loaded:
             native = dice.choice(session.loaded).native
-            made.results.append((await session.call(native, {"a": 1})).text)
-        elif deed < 8:
+            work = session.call(native, {"a": 1})
+            if dice.random() < 0.1:
+                work = asyncio.wait_for(work, dice.random() * 0.2)
+            made.results.append((await work).text)
+        elif deed < 13:
             verb = dice.choice(["", "refresh", "reconnect", "get", "tools"])
             await made.mcp(f"{verb} {dice.choice(names)}" if verb else "")
-        elif deed == 8 and http:
+        elif deed < 15 and http:
             dice.choice(http).drop_connections()
-        elif deed == 9 and http:
+        elif http:
             dice.choice(http).forget_sessions()
+    except TimeoutError:
+        pass  # the caller's own patience
     except PiMcpError as error:
         made.shown.append(str(error))
         made._check(error.diagnostic)
@@ -227,9 +232,10 @@ async def one_run(dice: random.Random, folder: Path) -> None:
         async with product(folder, servers, host=Person(says=dice.random() < 0.8, form={"a": 1})) as made:
             # What a tool says goes through as it is meant to: only our own words may not hold the secret.
             made.session.search_tool  # noqa: B018 -- the text is fixed here
+            await made.search("echo other", limit=50)
             for _ in range(dice.randint(1, 3)):
                 deeds = [
-                    asyncio.ensure_future(one_deed(dice, made, list(servers), http)) for _ in range(dice.randint(1, 6))
+                    asyncio.ensure_future(one_deed(dice, made, list(servers), http)) for _ in range(dice.randint(2, 8))
                 ]
                 if dice.random() < 0.3:
                     await asyncio.sleep(dice.random() * 0.3)
