@@ -13,9 +13,20 @@ import pytest
 T = TypeVar("T")
 
 
-def run(work: Coroutine[Any, Any, T], limit: float = 30.0) -> T:
-    """Run `work` on a fresh event loop, for at most `limit` seconds."""
-    return asyncio.run(asyncio.wait_for(work, limit))
+def run(work: Coroutine[Any, Any, T], limit: float = 30.0, *, tidy: bool = True) -> T:
+    """Run `work` on a fresh event loop, for at most `limit` seconds; when `tidy`, it must leave no task behind."""
+
+    async def main() -> T:
+        result = await asyncio.wait_for(work, limit)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks and tidy:
+            # Those that are about to end may end.
+            await asyncio.wait(tasks, timeout=1.0)
+        left = [task for task in tasks if not task.done()]
+        assert not left or not tidy, f"tasks are left: {left}"
+        return result
+
+    return asyncio.run(main())
 
 
 def shared_data() -> Path:

@@ -569,7 +569,7 @@ def test_a_loop_that_ends_without_close_leaves_no_process(tmp_path: Path) -> Non
         connections = Connections(configuration_of({"s": server}))
         await connections.get("s").connect()
 
-    run(main())
+    run(main(), tidy=False)
     assert gone(pids_of(server), 6.0)
 
 

@@ -30,6 +30,8 @@ PROBE_WAIT = 3.0
 """Seconds that `server/discover` is waited for before `initialize` is sent behind it (DESIGN §5)."""
 MAX_INPUT_ROUNDS = 10
 """Rounds of one call that asks for input (2026-07-28)."""
+_HEADER_MAPS = 256
+"""Schemas whose `x-mcp-header` properties are remembered; a walk over each at every call would cost more."""
 INSTRUCTIONS_LIMIT = 2048
 """Bytes of UTF-8 kept of a server's instructions."""
 
@@ -97,11 +99,23 @@ class Peer(Protocol):
 
 
 class _Noise(logging.Handler):
-    """Sends what the SDK logs to our debug log, without tracebacks: a terminal program has no stderr to fill."""
+    """Sends what the SDK warns of to our debug log, without tracebacks: a terminal program has no stderr to fill.
+
+    Below a warning they log whole messages. Where `pi_mcp.log` has a handler of its own, this one is silent.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):
-            _LOG.debug("%s: %s", record.name, redact(clean_line(record.getMessage(), 500)))
+        if not any(getattr(handler, "_pi_mcp", False) for handler in self._logger.handlers):
+            _pass_on(record)
+
+
+def _pass_on(record: logging.LogRecord) -> None:
+    with contextlib.suppress(Exception):
+        _LOG.debug("%s: %s", record.name, redact(clean_line(record.getMessage(), 500)))
 
 
 class _OnlyOthers(logging.Filter):
@@ -110,8 +124,8 @@ class _OnlyOthers(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if "/mcp/" not in record.pathname.replace("\\", "/"):
             return True
-        with contextlib.suppress(Exception):
-            _LOG.debug("%s: %s", record.name, redact(clean_line(record.getMessage(), 500)))
+        if record.levelno >= logging.WARNING:
+            _pass_on(record)
         return False
 
 
@@ -119,7 +133,7 @@ _quiet = False
 
 
 def quiet_sdk() -> None:
-    """Route the SDK's loggers into `pi_mcp` at debug level; at most once per process."""
+    """Route the warnings of the SDK's loggers into `pi_mcp` at debug level; at most once per process."""
     global _quiet
     if _quiet:
         return
@@ -128,7 +142,7 @@ def quiet_sdk() -> None:
         _LOG.addHandler(logging.NullHandler())
     for name in ("mcp", "httpx2", "httpcore2"):
         logger = logging.getLogger(name)
-        logger.addHandler(_Noise())
+        logger.addHandler(_Noise(logger))
         logger.propagate = False
     logging.getLogger("client").addFilter(_OnlyOthers())
 
@@ -179,6 +193,8 @@ class ProtocolSession:
         self._peer = peer
         self._ids = itertools.count(1)
         self._envelope = _Envelope()
+        self._header_maps: dict[int, tuple[Mapping[str, Any], Any]] = {}
+        """By the identity of an input schema, kept here so that it is not reused: its `x-mcp-header` properties."""
         self._dispatcher: Any = None
         self._pump: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -363,9 +379,13 @@ class ProtocolSession:
         from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 
         try:
-            if find_invalid_x_mcp_header(schema) is not None:
-                return None
-            return mcp_param_headers(x_mcp_header_map(schema), arguments)
+            if id(schema) not in self._header_maps:
+                if len(self._header_maps) >= _HEADER_MAPS:
+                    self._header_maps.clear()
+                found = None if find_invalid_x_mcp_header(schema) is not None else x_mcp_header_map(schema)
+                self._header_maps[id(schema)] = schema, found
+            named = self._header_maps[id(schema)][1]
+            return mcp_param_headers(named, arguments) if named else None
         except (TypeError, ValueError, RecursionError):
             return None
 
