@@ -502,17 +502,23 @@ class Connection:
             if call.handlers.on_progress is not None:
                 call.handlers.on_progress(done, total, message)
 
-        task = asyncio.create_task(
-            session.call_tool(
-                name,
-                arguments,
-                schema=schema,
-                on_progress=progressed,
-                answer=partial(self._answer, link, call),
-            )
-        )
+        answered = asyncio.Event()
+
+        async def send() -> dict[str, Any]:
+            try:
+                return await session.call_tool(
+                    name,
+                    arguments,
+                    schema=schema,
+                    on_progress=progressed,
+                    answer=partial(self._answer, link, call),
+                )
+            finally:
+                answered.set()  # a turn of the loop earlier than the end of the task would be heard
+
+        task = asyncio.create_task(send())
         try:
-            result = await self._watched(task, call)
+            result = await self._watched(task, call, answered)
         except PiMcpError:
             raise
         except Exception as error:
@@ -529,15 +535,17 @@ class Connection:
         self._failures = 0
         return result
 
-    async def _watched(self, task: asyncio.Task[T], call: _Call) -> T:
+    async def _watched(self, task: asyncio.Task[T], call: _Call, answered: asyncio.Event) -> T:
         loop = asyncio.get_running_loop()
         silence = self.definition.tool_timeout
         cap = loop.time() + HARD_CAP
         while True:
             limit = cap if call.asking else min(cap, call.heard + silence)
-            await asyncio.wait({task}, timeout=max(0.0, limit - loop.time()))
-            if task.done():
-                return task.result()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(limit):
+                    await answered.wait()
+            if answered.is_set():
+                return await task
             now = loop.time()
             if now >= cap:
                 message = f"The call was ended after {HARD_CAP:g} s, the limit for any call."

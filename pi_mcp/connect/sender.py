@@ -413,9 +413,9 @@ class Sender:
 
         # What a cache on the way answers is not what the server says now (B157).
         own = [("User-Agent", f"pi-mcp/{__version__}"), ("Cache-Control", "no-cache")]
-        merged = httpx2.Headers(own, encoding="utf-8")
-        for name, value in [*self._headers.items(), *headers]:
-            merged[name] = value.strip(" \t")
+        # By lower-case name, the last one counts: setting them one by one in `Headers` looks through all each time.
+        last = {name.lower(): (name, value.strip(" \t")) for name, value in [*own, *self._headers.items(), *headers]}
+        merged = httpx2.Headers(list(last.values()), encoding="utf-8")
         request = httpx2.Request(
             method,
             url,
@@ -431,7 +431,8 @@ class Sender:
                 },
             },
         )
-        self._cookies.set_cookie_header(request)
+        if self._cookies.jar:  # an empty one costs a tenth of a millisecond
+            self._cookies.set_cookie_header(request)
         transport = await self._transport(url)
         try:
             response = await transport.handle_async_request(request)
@@ -440,7 +441,8 @@ class Sender:
         except httpx2.InvalidURL:
             raise self._failed(Fault("not_mcp", executed="no", detail="the address is not usable")) from None
         response.request = request
-        self._cookies.extract_cookies(response)
+        if "set-cookie" in response.headers:
+            self._cookies.extract_cookies(response)
         return response
 
     async def _transport(self, url: httpx2.URL) -> httpx2.AsyncHTTPTransport:
