@@ -64,7 +64,8 @@ def test_a_refused_login_is_asked_for_once_and_shown_as_such(status: int, code: 
                 assert error.diagnostic.code == code
                 assert isinstance(error, AuthenticationError)
                 assert one.state == ("authentication_required" if status == 401 else "failed")
-            assert len(server.requests) == 1
+            # A gateway may answer an unknown method with 403, so `initialize` is tried, too.
+            assert len(server.requests) == (1 if status == 401 else 2)
 
     run(main())
 

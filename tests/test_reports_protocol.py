@@ -268,7 +268,7 @@ def test_b112_a_server_of_2025_is_found_and_remembered(tmp_path: Path, refusal: 
     run(main())
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 500])
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 406, 415, 422, 500, 501, 502, 503, 504])
 def test_b112_an_http_server_may_refuse_the_probe_in_any_way(tmp_path: Path, status: int) -> None:
     async def main() -> None:
         with HttpServer({"server/discover": {"status": status, "body": SECRET}}, session=True) as http:

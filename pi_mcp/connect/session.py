@@ -45,8 +45,9 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.-]{0,30}")
 _LOG = logging.getLogger("pi_mcp")
 
 # Faults after which `initialize` would fare no better: asking again would only repeat a refused login or wait
-# for a dead host twice. A plain 400, 404, 405, 406 or 500 is how older servers answer an unknown method.
-_FINAL_STATUS = frozenset({401, 402, 403, 407, 429, 502, 503, 504})
+# for a dead host twice. Any other status may be how an older server, its gateway or its crash answers an unknown
+# method (B112): 400, 404, 405, 406, 500 are common, 403 and 502 come from gateways.
+_FINAL_STATUS = frozenset({401, 402, 407, 429})
 _FINAL_KINDS = frozenset({"refused", "dns", "tls", "unreachable", "proxy", "connect_timeout", "redirect"})
 
 
