@@ -28,6 +28,8 @@ RUNS = 200
 LONGEST = 25.0
 """Seconds that one run may take, closing included."""
 
+LIMITS = {"startupTimeoutMs": 1200, "timeoutMs": 400, "toolTimeoutMs": 300}
+
 TEXTS = ["plain", "\u001b[2J\u009b\u202e", "\ud800", "x" * 70_000, SECRET, "\r\n\u0000"]
 
 
@@ -131,9 +133,8 @@ def stdio_server(dice: random.Random, folder: Path) -> dict[str, Any]:
     for flag in ("ignore_eof", "ignore_term", "in_order"):
         if dice.random() < 0.2:
             script[flag] = True
-    limits = {"startupTimeoutMs": 1500, "timeoutMs": 700, "toolTimeoutMs": 600}
     trust = dice.choice(["trusted", "verified", "untrusted"])
-    return entry(folder, script, env={"TOKEN": "${PLANTED}"}, trust=trust, **limits)
+    return entry(folder, script, env={"TOKEN": "${PLANTED}"}, trust=trust, **LIMITS)
 
 
 def reaction(dice: random.Random, good: dict[str, Any], health: float = 0.5) -> dict[str, Any]:
@@ -214,7 +215,6 @@ async def one_deed(dice: random.Random, made: Product, names: list[str], http: l
 async def one_run(dice: random.Random, folder: Path) -> None:
     servers: dict[str, dict[str, Any]] = {}
     http: list[HttpServer] = []
-    limits = {"startupTimeoutMs": 1500, "timeoutMs": 700, "toolTimeoutMs": 600}
     for number in range(dice.randint(1, 4)):
         kind = dice.random()
         if kind < 0.5:
@@ -223,11 +223,11 @@ async def one_run(dice: random.Random, folder: Path) -> None:
             server = http_server(dice).__enter__()
             http.append(server)
             transport = {"type": "sse"} if dice.random() < 0.1 else {}
-            servers[f"s{number}"] = {"url": server.url, "headers": HEADERS, **transport, **limits}
+            servers[f"s{number}"] = {"url": server.url, "headers": HEADERS, **transport, **LIMITS}
         elif kind < 0.97:
             servers[f"s{number}"] = {"command": "no-such-command-4711"}
         else:
-            servers[f"s{number}"] = {"url": f"http://127.0.0.1:{closed_port()}/", **limits}
+            servers[f"s{number}"] = {"url": f"http://127.0.0.1:{closed_port()}/", **LIMITS}
     try:
         async with product(folder, servers, host=Person(says=dice.random() < 0.8, form={"a": 1})) as made:
             # What a tool says goes through as it is meant to: only our own words may not hold the secret.

@@ -696,3 +696,66 @@ def test_b187_a_looked_up_value_is_gone_from_every_repr(tmp_path: Path) -> None:
             assert server.requests[-1].headers["authorization"] == f"Bearer {SECRET}"
 
     run(main())
+
+
+@pytest.mark.parametrize("challenge", [None, "Negotiate", 'Bearer resource_metadata="http://127.0.0.1:1/x"', "Basic"])
+def test_b212_a_login_that_is_asked_for_after_the_handshake_is_told_and_not_an_empty_catalog(
+    tmp_path: Path, challenge: str | None
+) -> None:
+    async def main() -> None:
+        headers = {} if challenge is None else {"WWW-Authenticate": challenge}
+        wanted = {"status": 401, "type": "text/plain", "headers": headers, "body": SECRET}
+        with HttpServer({"tools/list": wanted}, session=True) as server:
+            async with product(tmp_path, {"web": {"url": server.url}}) as made:
+                answer = await made.search("echo")
+                (diagnostic,) = answer.not_searched
+                assert diagnostic.code == "authentication_required"
+                assert "/mcp auth web" in str(diagnostic.hint)
+                assert "No tool of" not in answer.text
+                assert made.state("web") == "authentication_required"
+                assert "web: authentication required" in await made.mcp()
+
+    run(main())
+
+
+def test_b053_a_server_that_was_started_anew_takes_all_calls_on_one_new_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        with HttpServer(session=True) as server:
+            async with product(tmp_path, {"web": web(server.url)}) as made:
+                await made.search("echo")
+                await made.text()
+                server.stop()
+                with HttpServer(session=True, port=server.port) as again:
+                    answers = await asyncio.gather(*(made.text(n=n) for n in range(5)))
+                    assert [f'"n": {n}' in answer for n, answer in enumerate(answers)] == [True] * 5
+                    assert len(again.of("initialize")) == 1
+
+    run(main())
+
+
+def test_b053_calls_under_way_on_a_lost_session_get_their_own_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        def react(request: Any, server: HttpServer) -> dict[str, Any]:
+            slow = request.message["params"]["arguments"].get("slow")
+            if slow:
+                return {"status": 200, "sleep": 0.8, **slow_answer(request)}
+            return {} if request.headers["mcp-session-id"] in server.sessions else {"status": 404}
+
+        with HttpServer({"tools/call": react}, session=True) as server:
+            async with product(tmp_path, {"web": web(server.url)}) as made:
+                await made.search("echo")
+                await made.text()
+                slow = asyncio.ensure_future(made.text(slow=True))
+                await asyncio.sleep(0.2)
+                server.forget_sessions()
+                await asyncio.gather(*(made.text(n=n) for n in range(3)))
+                assert await slow == "slow answer"
+            assert len(server.of("initialize")) == 2
+
+    run(main())
+
+
+def slow_answer(request: Any) -> dict[str, Any]:
+    result = {"content": [{"type": "text", "text": "slow answer"}]}
+    body = json.dumps({"jsonrpc": "2.0", "id": request.message["id"], "result": result})
+    return {"type": "application/json", "body": body}
