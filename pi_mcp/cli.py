@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pi_mcp.plugin import Plugin, SearchAnswer, Session
 
 Run = Callable[[argparse.Namespace], int]
+_LOG = logging.getLogger(__name__)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pi_mcp.log import configure_logging
 
     configure_logging()
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not UTF-8 gets a ? for what it cannot show.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     parser = build_parser()
     options = parser.parse_args(arguments)
     if command is not None:
@@ -88,15 +96,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away (`| head`): leave quietly, and keep the interpreter from flushing once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:  # a traceback is for the debug log
+        _LOG.exception("a command failed with %s", type(error).__name__)
+        return report(_fault(error), as_json=getattr(options, "json", False))
+
+
+def _fault(error: Exception) -> Diagnostic:
+    """What is said of an exception that nobody expected: never its own text."""
+    if isinstance(error, OSError) and isinstance(error.filename, str | os.PathLike):
+        return Diagnostic(
+            "operation_failed",
+            "command",
+            None,
+            f"A file or folder cannot be used ({clean_line(str(error.filename), 300)}).",
+            "See that HOME names a folder of yours, and that the disk has room.",
+        )
+    return Diagnostic(
+        "operation_failed",
+        "command",
+        None,
+        "That failed inside pi-mcp; whether a call took effect is unknown.",
+        "PI_MCP_LOG=debug writes more to the log file.",
+    )
 
 
 def report(diagnostic: Diagnostic, *, as_json: bool) -> int:
     """Print a failure where it belongs and return its exit code."""
+    diagnostic = for_command_line(diagnostic)
     if as_json:
         show_json({"error": diagnostic.to_json()})
     else:
         print(diagnostic.line(), file=sys.stderr)
     return diagnostic.exit_code
+
+
+def for_command_line(diagnostic: Diagnostic) -> Diagnostic:
+    """The same with a next step that works outside a chat: what a server wrote ends with the process that heard it."""
+    return replace(diagnostic, hint=_own_words(diagnostic.hint)) if diagnostic.hint else diagnostic
+
+
+def _own_words(text: str) -> str:
+    return text.replace("`/mcp get ", "`pi-mcp get --connect ")
 
 
 def show_json(value: Any) -> None:
@@ -116,13 +156,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=lambda _: _help(parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Command)
 
-    def add(name: str, summary: str, run: Run, *, plugin: bool = True, as_json: bool = True) -> argparse.ArgumentParser:
+    def add(
+        name: str, summary: str, run: Run, *, config: bool = True, project: bool = True, as_json: bool = True
+    ) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
         command.set_defaults(run=run)
         if as_json:
             command.add_argument("--json", action="store_true", help="print one JSON document")
-        if plugin:
-            add_configuration_arguments(command)
+        if config:
+            add_configuration_arguments(command, project=project)
         return command
 
     from pi_mcp.hosts import terminal
@@ -153,11 +195,17 @@ def build_parser() -> argparse.ArgumentParser:
     command = add("refresh", "list tools again, past every cache", refresh)
     command.add_argument("server", nargs="?", metavar="SERVER")
 
-    command = add("get", "one server in full", get)
+    command = add("get", "one server in full; contacts nothing without --connect", get)
     command.add_argument("server", metavar="SERVER")
+    command.add_argument(
+        "--connect", action="store_true", help="connect first, and show what the server answers and writes"
+    )
 
     command = add(
-        "add", "write a server into the configuration: add NAME URL, or add NAME -- COMMAND ARGS…", add_server
+        "add",
+        "write a server into the configuration: add NAME URL, or add NAME -- COMMAND ARGS…",
+        add_server,
+        project=False,
     )
     command.add_argument("name", metavar="NAME")
     command.add_argument("url", nargs="?", metavar="URL")
@@ -166,10 +214,12 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--force", action="store_true", help="replace a server of that name")
     command.set_defaults(command_line=None)
 
-    command = add("import", "take servers over from other clients' files; shows them first", import_servers)
+    command = add(
+        "import", "take servers over from other clients' files; shows them first", import_servers, project=False
+    )
     command.add_argument("--yes", action="store_true", help="write what the preview shows")
 
-    command = add("purge", "remove what pi-mcp keeps on this machine; never the configuration", purge, plugin=False)
+    command = add("purge", "remove what pi-mcp keeps on this machine; never the configuration", purge, config=False)
     command.add_argument("--cache", action="store_true", help="catalogs")
     command.add_argument("--state", action="store_true", help="trust, sessions, chats, results and logs")
     command.add_argument("--credentials", action="store_true", help="stored logins")
@@ -182,7 +232,10 @@ def _help(parser: argparse.ArgumentParser) -> int:
     return 0
 
 
-def add_configuration_arguments(parser: argparse.ArgumentParser) -> None:
+def add_configuration_arguments(parser: argparse.ArgumentParser, *, project: bool = True) -> None:
+    if not project:
+        parser.add_argument("--config", type=Path, metavar="FILE", help="write this file in place of the user's")
+        return
     parser.add_argument("--config", type=Path, metavar="FILE", help="read this file in place of the user's files")
     parser.add_argument(
         "--trust-project", action="store_true", help="use the project's .mcp.json without asking, for this run"
@@ -255,11 +308,17 @@ def servers(options: argparse.Namespace) -> int:
 
 def get(options: argparse.Namespace) -> int:
     async def work(plugin: Plugin, session: Session) -> int:
+        entry = plugin.entry(options.server)
+        code = 0
+        if options.connect and entry.state == "ready":
+            try:
+                await plugin.catalogs.refresh(entry.name)
+            except PiMcpError as error:
+                code = error.diagnostic.exit_code  # the failure itself is a line of what is shown
         if not options.json:
-            return show_answer(await session.command(f"get {_quoted(options.server)}"))
+            return show_answer(await session.command(f"get {_quoted(options.server)}")) or code
         from pi_mcp.commands.get import described
 
-        entry = plugin.entry(options.server)
         row = next(status for status in session.statuses() if status.name == entry.name).to_json()
         row["source"] = {
             "path": str(entry.source.path) if entry.source.path else None,
@@ -268,8 +327,10 @@ def get(options: argparse.Namespace) -> int:
         }
         row["definition"] = described(entry.definition) if entry.definition else None
         row["warnings"] = [warning.to_json() for warning in entry.warnings]
+        if options.connect and entry.state == "ready":
+            row["log"] = plugin.connections.get(entry.name).log.lines()
         show_json({"server": row})
-        return 0
+        return code
 
     return with_session(options, work)
 
@@ -282,7 +343,9 @@ def refresh(options: argparse.Namespace) -> int:
         if not options.json:
             return show_answer(answer)
         rows = [row.to_json() for row in session.statuses() if options.server in (None, row.name)]
-        show_json({"servers": rows} if options.server is None or not answer.diagnostic else _error(answer.diagnostic))
+        if options.server is not None and answer.diagnostic is not None:
+            return report(answer.diagnostic, as_json=True)
+        show_json({"servers": rows})
         return answer.diagnostic.exit_code if answer.diagnostic else 0
 
     return with_session(options, work)
@@ -294,23 +357,24 @@ def tools(options: argparse.Namespace) -> int:
             plugin.definition(options.server)
         targets = [options.server] if options.server is not None else list(session.servers)
         discovery = await plugin.catalogs.discover(targets, on_progress=session.show_discovery)
-        catalogs = plugin.catalogued(targets)
+        catalogs = discovery.catalogs
         listed = [
-            tool
-            for name in targets
-            if name in catalogs
-            for tool in catalogs[name].tools
-            if session.permits(tool.server, tool.name)
+            tool for catalog in catalogs.values() for tool in catalog.tools if session.permits(tool.server, tool.name)
         ]
         missing = [*discovery.not_searched, *(session.unusable() if options.server is None else ())]
         if not catalogs:
             missing = missing or [nothing_to_search(plugin)]
         if options.json:
-            show_json({"tools": [tool_row(tool) for tool in listed], "notSearched": [one.to_json() for one in missing]})
+            show_json(
+                {
+                    "tools": [tool_row(tool) for tool in listed],
+                    "notSearched": [for_command_line(one).to_json() for one in missing],
+                }
+            )
         else:
             for tool in listed:
                 print(f"{tool_row(tool)['nativeName']}  {clean_line(tool.description, 100)}".rstrip())
-            show_missing(missing)
+            show_missing([*discovery.warnings, *missing])
         return 0 if catalogs or not missing else missing[0].exit_code
 
     return with_session(options, work)
@@ -326,12 +390,12 @@ def search(options: argparse.Namespace) -> int:
             show_json(
                 {
                     "tools": [tool_row(hit.tool, hit.score) for hit in answer.hits],
-                    "notSearched": [one.to_json() for one in missing],
+                    "notSearched": [for_command_line(one).to_json() for one in missing],
                 }
             )
         else:
             show_search(answer)
-            show_missing(missing)
+            show_missing([*answer.warnings, *missing])
         return 0 if answer.searched else missing[0].exit_code
 
     return with_session(options, work)
@@ -362,7 +426,9 @@ def call(options: argparse.Namespace) -> int:
         if options.json:
             show_json(result.raw)
         else:
-            print(result.text, file=sys.stderr if result.is_error else sys.stdout)
+            print(result.text)
+        if result.is_error and not options.json:
+            show_missing(Diagnostic(**row) for row in result.details["diagnostics"])
         return 1 if result.is_error else 0
 
     return with_session(options, work)
@@ -419,7 +485,9 @@ def import_servers(options: argparse.Namespace) -> int:
     if names:
         print(f"Written to {target}: {', '.join(names)}")
     elif plan.additions:
-        print(f"Nothing is written yet. `pi-mcp import --yes` writes what is marked as new to {target}.")
+        print(f"Nothing is written yet. `pi-mcp import --yes` writes what is marked `add` to {target}.")
+    elif plan.rows:
+        print(f"There is nothing to add to {target}.")
     return 0
 
 
@@ -462,20 +530,22 @@ def show_answer(answer: Any) -> int:
 
     if answer.diagnostic is not None and answer.text == answer.diagnostic.line():
         return report(answer.diagnostic, as_json=False)
-    print_answer(answer)
+    print_answer(replace(answer, text=_own_words(answer.text)))
     return answer.diagnostic.exit_code if answer.diagnostic is not None else 0
 
 
 def show_search(answer: SearchAnswer) -> None:
     if not answer.hits and answer.searched:
-        print(answer.text.split("\nServers not searched:", 1)[0])
+        print("No tool matches; try other words, one need at a time.")
+        if answer.close:
+            print(f"Close names: {clean_line(', '.join(answer.close), 400)}")
     for hit in answer.hits:
         print(f"{hit.native}  {clean_line(hit.tool.description, 100)}".rstrip())
 
 
 def show_missing(missing: Iterable[Diagnostic]) -> None:
     for diagnostic in missing:
-        print(diagnostic.line(), file=sys.stderr)
+        print(for_command_line(diagnostic).line(), file=sys.stderr)
 
 
 def tool_row(tool: Tool, score: float | None = None) -> dict[str, Any]:
@@ -514,10 +584,6 @@ def nothing_to_search(plugin: Plugin) -> Diagnostic:
     )
 
 
-def _error(diagnostic: Diagnostic) -> dict[str, Any]:
-    return {"error": diagnostic.to_json()}
-
-
 def _quoted(word: str) -> str:
     import shlex
 
@@ -529,7 +595,9 @@ def _pairs(words: Sequence[str], separator: str, option: str) -> dict[str, str]:
     for word in words:
         name, found, value = word.partition(separator)
         if not found or not name.strip():
-            raise failure("usage", "configure", None, f"{option} takes NAME{separator}VALUE.")
+            raise failure(
+                "usage", "configure", None, f"{option} takes {'NAME: VALUE' if separator == ':' else 'NAME=VALUE'}."
+            )
         pairs[name.strip()] = value.strip() if separator == ":" else value
     return pairs
 

@@ -336,6 +336,9 @@ class Session:
             presented = results.present(wire, server=tool.server, directory=directory)
         else:
             presented = await asyncio.to_thread(results.present, wire, server=tool.server, directory=directory)
+        if presented.files:
+            # Where new files come is where old ones have to go: seven days (DESIGN §7).
+            await asyncio.to_thread(results.sweep, directory)
         content = list(presented.content)
         text = presented.text
         diagnostics: list[Diagnostic] = []

@@ -98,8 +98,10 @@ def test_a_call_prints_the_result_and_takes_options_between_its_words(clock: str
 
 def test_a_tool_s_own_error_is_exit_code_1_with_its_words(clock: str) -> None:
     done = pi_mcp("call", "time", "get_current_time", "timezone=Nowhere")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Nowhere" in done.stderr
+    assert done.returncode == 1
+    assert "Nowhere" in done.stdout
+    assert done.stderr.startswith("time: [tool_error]")
+    assert done.stderr.count("\n") == 1
     again = pi_mcp("call", "time", "get_current_time", "timezone=Nowhere", "--json")
     assert again.returncode == 1
     assert document(again)["isError"] is True
