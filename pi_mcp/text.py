@@ -44,14 +44,28 @@ def clean(text: str) -> str:
 
 
 def clean_line(text: str, limit: int = 200) -> str:
-    """One line of metadata (a name, title, message) of at most `limit` characters, without anything invisible."""
-    line = " ".join(clean_metadata(text).split())
+    """One line of metadata (a name, title, message) of at most `limit` characters, without anything invisible.
+
+    Of a text that is many times longer only the beginning is looked at: a server may send megabytes of it.
+    """
+    line = " ".join(clean_metadata(text[: 16 * limit + 4096]).split())
     return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
 
 
 def clean_metadata(text: str) -> str:
     """A server's description or instructions: as `clean`, without bidirectional and invisible characters."""
     return _INVISIBLE.sub("", clean(text))
+
+
+def visible(text: str) -> str:
+    """What a person decides about: nothing goes, what could steer or hide is shown as an escape (`\\x1b`, `\\u200b`).
+
+    Cleaning would take a command out of the question that hides between the two ends of an escape sequence.
+    Line ends and tabs stay.
+    """
+    for pattern in (_CONTROLS, _INVISIBLE, _SURROGATES):
+        text = pattern.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text
 
 
 def width(text: str) -> int:

@@ -208,6 +208,30 @@ def test_the_trust_question_shows_nothing_that_steers_a_terminal_and_hides_no_en
     assert "more characters, not shown" in question.text
 
 
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ({"command": "sh", "args": ["-c", "\x1b]0;; evil \x07"]}, r"\x1b]0;; evil \x07"),
+        ({"command": "sh", "args": ["-c", "\x9d; evil \x9c"]}, r"\x9d; evil \x9c"),
+        ({"command": "sh", "args": ["-c", "true # fine\nevil"]}, r"true # fine\nevil"),
+        ({"command": "npx", "args": ["safe-package\u200b"]}, r"safe-package\u200b"),
+        ({"command": "x", "cwd": "a\u202eb"}, r"a\u202eb"),
+        ({"command": "x", "env": {"LD_PRELOAD\x1b[": "evil.so"}}, r"LD_PRELOAD\x1b["),
+        ({"command": "x", "env": {"A" * 200 + "LD_PRELOAD": "evil.so"}}, "LD_PRELOAD"),
+        ({"command": "x", "env": {"TOKEN": "!echo \x1b]0;; evil \x07"}}, r"runs echo \x1b]0;; evil \x07"),
+        ({"command": "x", "env": {"DBUS_SESSION_BUS_ADDRESS": "unixexec:path=evil"}}, "unixexec:path=evil"),
+        ({"command": "x", "inheritEnv": ["A\x1b]0;TOKEN\x07"]}, r"A\x1b]0;TOKEN\x07"),
+        ({"url": "https://docs.example\u200b.evil/mcp"}, r"docs.example\u200b.evil"),
+    ],
+)
+def test_the_trust_question_shows_what_cleaning_would_hide(project: Path, entry: dict[str, Any], shown: str) -> None:
+    write(project, {"s": entry})
+    question = load_config(cwd=project.parent).project
+    assert question is not None
+    assert shown in question.text
+    assert question.text.replace("\n", "").isprintable()
+
+
 def test_levels_and_switches_of_the_person_are_in_force(user: Path, project: Path) -> None:
     write(user, {"u": {"command": "x"}})
     write(project, {"p": {"command": "y"}, "q": {"command": "z", "disabled": True}})

@@ -377,6 +377,17 @@ def test_long_arguments_are_counted_where_the_question_cuts_them(tmp_path: Path)
     run(main())
 
 
+def test_the_question_shows_what_arguments_would_hide_from_a_terminal(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with plugin_of({"a": entry(tmp_path, trust="untrusted")}, tmp_path) as plugin:
+            host = AskingHost()
+            session = await loaded(plugin, "a.echo", host=host)
+            await session.call("mcp__a__echo", {"command": "ls \x9d; evil \x9c\u200b\u202e"})
+            assert r"ls \x9d; evil \x9c\u200b\u202e" in host.asked[0][1]
+
+    run(main())
+
+
 def test_what_changes_while_the_person_thinks_is_not_called(tmp_path: Path) -> None:
     async def main() -> None:
         server = entry(tmp_path, trust="verified")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pi_mcp.text import Redactor, clean, clean_line, clean_metadata, redact, width
+from pi_mcp.text import Redactor, clean, clean_line, clean_metadata, redact, visible, width
 
 # Characters of every class that matters here, mixed with ordinary text.
 HOSTILE = st.text(
@@ -51,6 +51,23 @@ def test_a_line_of_metadata_is_one_line_within_its_limit(text: str, limit: int) 
     assert harmless(line)
     assert "\n" not in line
     assert "\t" not in line
+
+
+@given(HOSTILE)
+def test_what_is_made_visible_is_harmless_and_complete(text: str) -> None:
+    result = visible(text)
+    assert harmless(result)
+    assert clean_metadata(result) == result
+    assert len(result) >= len(text)
+    kept = iter(result)
+    assert all(char in kept for char in text if char.isascii() and char.isprintable())
+
+
+def test_a_line_out_of_megabytes_takes_no_longer_than_its_beginning() -> None:
+    started = time.monotonic()
+    for _ in range(100):
+        clean_line("\x1b]" * 5_000_000, 80)
+    assert time.monotonic() - started < 2
 
 
 @given(HOSTILE)

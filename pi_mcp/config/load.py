@@ -8,6 +8,7 @@ variable and writes nothing.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ from pi_mcp.config.resolve import looks_secret
 from pi_mcp.config.trust import TrustStore, definition_digest
 from pi_mcp.config.validate import Checked, Origin, check
 from pi_mcp.errors import ConfigurationError, Diagnostic
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, visible
 
 MAX_FILE = 4 * 1024 * 1024
 """Bytes of one configuration file."""
@@ -52,6 +53,10 @@ EXAMPLE = """\
 }
 """
 """What to write into `mcp.json` when nothing is configured."""
+
+_OPAQUE = re.compile(r"[\w+/=.~-]*", re.ASCII)
+"""A variable's value that the trust question may hide by its name. A D-Bus address, a list of options or a line of a
+shell is none, whatever the variable is called: it can start a program."""
 
 _FOREIGN_ROOTS: Mapping[str, str] = {
     "servers": "VS Code",
@@ -426,10 +431,10 @@ def _shown(definition: ServerDefinition) -> list[str]:
         lines = [f"{name}: contacts {_whole(definition.url or '')}{off}"]
     for table, written in (("header", definition.headers), ("variable", definition.env)):
         for key, text in written.items():
-            shown = clean_line(key, 120)
+            shown = _whole(key)
             if text.startswith("!"):
                 lines.append(f"    {table} {shown}: runs {_whole(text[1:])}")
-            elif looks_secret(key) and "$" not in text:
+            elif looks_secret(key) and "$" not in text and (table == "header" or _OPAQUE.fullmatch(text)):
                 lines.append(f"    {table} {shown}: ***")
             else:
                 lines.append(f"    {table} {shown}: {_whole(text)}")
@@ -437,8 +442,12 @@ def _shown(definition: ServerDefinition) -> list[str]:
 
 
 def _whole(text: str, limit: int = 4000) -> str:
-    """Text of the file on one line. What is cut is counted: the end of a long command must not go unseen."""
-    line = clean_line(text, len(text) + 1)
+    """Text of the file on one line, whole, with what is invisible made visible: what is shown is what would run.
+
+    What is cut is counted: the end of a long command must not go unseen.
+    """
+    # A line end is shown, too: what follows it is no comment because the line before ends in one.
+    line = " ".join(visible(text).replace("\n", "\\n").split())
     return line if len(line) <= limit else f"{line[:limit]} … and {len(line) - limit} more characters, not shown"
 
 

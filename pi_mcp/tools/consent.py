@@ -14,7 +14,7 @@ from typing import Any
 from pi_mcp.config import ServerDefinition, definition_digest, policy
 from pi_mcp.errors import failure
 from pi_mcp.host import Host
-from pi_mcp.text import clean_line, clean_metadata
+from pi_mcp.text import clean_line, visible
 from pi_mcp.tools.loaded import NativeTool
 
 SHOWN = 4000
@@ -62,6 +62,7 @@ class Consent:
 
 
 def _shown(arguments: Mapping[str, Any]) -> str:
-    text = clean_metadata(json.dumps(arguments, ensure_ascii=False, indent=2, default=str))
+    # Made visible, not cleaned: what the person agrees to is all that would be sent.
+    text = visible(json.dumps(arguments, ensure_ascii=False, indent=2, default=str))
     # What is cut is counted: the end of a long argument must not go unseen.
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n… and {len(text) - SHOWN} more characters, not shown"
