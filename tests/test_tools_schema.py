@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
@@ -505,6 +506,50 @@ def test_a_schema_nested_beyond_reason_is_converted_or_quarantined() -> None:
     for _ in range(5000):
         parts = {"allOf": [parts]}
     model_schema({"type": "object", "properties": {"p": parts}})
+
+
+MANY = 8000
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"p": {"anyOf": [{"type": "string", "const": str(n)} for n in range(MANY)]}}},
+        {"properties": {"p": {"anyOf": [{"type": "string", "minLength": n + 1} for n in range(MANY)]}}},
+        {"anyOf": [{"required": [f"p{n}" for n in range(3 * MANY)]}] * 2},
+        {"properties": {"p": {"allOf": [{"enum": list(range(MANY))}, {"enum": list(range(MANY, 2 * MANY))}]}}},
+        {
+            "properties": {f"p{n}": {"$ref": "#none"} for n in range(MANY)},
+            "$defs": {f"d{n}": {"$anchor": f"a{n}"} for n in range(MANY)},
+        },
+        {
+            "properties": {f"p{n}": {"$ref": f"#/a{n}/x"} for n in range(MANY // 2)},
+            **{f"a{n}": {"x": {"type": "string"}} for n in range(MANY // 2)},
+        },
+        {"properties": {"p": {"description": "x" * 10_000_000}}},
+    ],
+    ids=["constants", "branches", "required", "enums", "anchors", "names", "description"],
+)
+def test_a_schema_with_thousands_of_parts_does_not_take_quadratic_time(schema: dict[str, Any]) -> None:
+    started = time.monotonic()
+    with contextlib.suppress(Quarantined):
+        model_schema({"type": "object", **schema})
+    assert time.monotonic() - started < 4
+
+
+def test_numbers_of_any_size_are_converted() -> None:
+    huge = 10**400
+    schema = form(
+        {
+            "type": "object",
+            "properties": {
+                "p": {"type": "integer", "minimum": -huge, "maximum": huge, "exclusiveMinimum": huge},
+                "q": {"type": "number", "multipleOf": huge, "default": huge},
+                "r": {"type": "string", "minLength": huge},
+            },
+        }
+    )
+    assert schema["properties"]["p"] == {"type": "integer"}
 
 
 @pytest.mark.slow

@@ -31,6 +31,9 @@ from pi_mcp.text import clean_line, clean_metadata
 MAX_BYTES = 96 * 1024
 """UTF-8 bytes of JSON of one model form; deep levels are opened before a tool is given up for its size."""
 
+LARGEST_INPUT = 512 * 1024
+"""Characters of JSON of a server's schema that are looked at; the largest of 5,700 real ones has a sixth of it."""
+
 INLINE_BYTES = 8 * 1024
 """Up to this size references are inlined: some hosts and providers lose `$defs` (report B089)."""
 
@@ -87,6 +90,8 @@ _APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else", "not"
 _DEFINITIONS = ("$defs", "definitions")
 _LARGEST_INTEGER = 2**53 - 1
 
+_SORTED = json.JSONEncoder(sort_keys=True)
+
 Schema = dict[str, Any]
 
 
@@ -120,6 +125,8 @@ def model_schema(input_schema: object) -> ModelSchema:
     if not isinstance(input_schema, Mapping):
         raise Quarantined("its input schema is not an object")
     try:
+        if _is_over(input_schema, LARGEST_INPUT):
+            raise Quarantined(f"its input schema is larger than {LARGEST_INPUT // 1024} KiB")
         for depth in DEPTHS:
             notes: dict[str, None] = {}
             try:
@@ -158,6 +165,10 @@ class _Pass:
     defs: dict[str, Schema | None] = field(default_factory=dict)
     """Converted targets of references by their name in `$defs`; None while one is being converted."""
     names: dict[tuple[str, ...], str] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """The last number that made a name in `$defs` distinct."""
+    anchors: dict[str, dict[str, tuple[str, ...]]] | None = None
+    """Where definitions are, by `$id` and `$anchor`; None until a reference asks."""
 
     def run(self) -> Schema:
         node = self.flattened(self.root, 0)
@@ -406,12 +417,11 @@ class _Pass:
                 continue
             if not (form.keys() - set(_ANNOTATIONS)):
                 return self.annotated({}, node, [text] if (text := form.get("description")) else [])
-            inner = form["anyOf"] if form.keys() == {"anyOf"} else [form]
-            forms += [one for one in inner if one not in forms]
+            forms += form["anyOf"] if form.keys() == {"anyOf"} else [form]
         if not forms:
             return None
         words = []
-        forms = _collapsed(forms, words)
+        forms = _collapsed(_distinct(forms), words)
         if len(forms) == 1:
             return self.annotated(dict(forms[0]), _beneath(node, forms[0]), words)
         return self.annotated({"anyOf": forms}, node, words)
@@ -453,15 +463,17 @@ class _Pass:
         for one in flat:
             subs = one.get("properties")
             for name, sub in (subs if isinstance(subs, Mapping) else {}).items():
-                if sub is not False and sub not in offered.setdefault(name, []):
-                    offered[name].append(sub)
+                if sub is not False:
+                    offered.setdefault(name, []).append(sub)
         for name, subs in offered.items():
+            subs = _distinct(subs)
             # Beside a schema of the object's own a branch only narrows.
             if subs and (name not in own or own[name] is True or own[name] == {}):
                 properties[name] = subs[0] if len(subs) == 1 else {"anyOf": subs}
         required = _names(rest.get("required"))
-        for name in _names(flat[0].get("required")):
-            if all(name in _names(one.get("required")) for one in flat):
+        needed = [_names(one.get("required")) for one in flat]
+        for name in needed[0]:
+            if all(name in names for names in needed):
                 required.setdefault(name)
         if properties.keys() - own.keys():
             rest.pop("additionalProperties", None)
@@ -547,9 +559,10 @@ class _Pass:
 
     def free_name(self, tokens: tuple[str, ...]) -> str:
         base = re.sub(r"[^a-zA-Z0-9_.-]", "_", tokens[-1])[:60] or "form"
-        name, number = base, 2
+        name = base
         while name in self.defs:
-            name, number = f"{base}_{number}", number + 1
+            number = self.numbers[base] = self.numbers.get(base, 1) + 1
+            name = f"{base}_{number}"
         return name
 
     def located(self, reference: str) -> tuple[str, ...] | None:
@@ -592,12 +605,15 @@ class _Pass:
         return None
 
     def definition_with(self, key: str, value: str) -> tuple[str, ...] | None:
-        for place in _DEFINITIONS:
-            definitions = self.root.get(place)
-            for name, target in (definitions if isinstance(definitions, Mapping) else {}).items():
-                if isinstance(target, Mapping) and target.get(key) == value:
-                    return (place, name)
-        return None
+        if self.anchors is None:
+            self.anchors = {"$id": {}, "$anchor": {}}
+            for place in _DEFINITIONS:
+                definitions = self.root.get(place)
+                for name, target in (definitions if isinstance(definitions, Mapping) else {}).items():
+                    for kind, found in self.anchors.items() if isinstance(target, Mapping) else ():
+                        if isinstance(text := target.get(kind), str):
+                            found.setdefault(text, (place, name))
+        return self.anchors[key].get(value)
 
 
 def _inlined(schema: Schema) -> Schema | None:
@@ -671,7 +687,8 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> Schema:
         elif key == "type":
             out[key] = _common_types(_types(first), _types(second)) or own
         elif key == "enum" and isinstance(own, list) and isinstance(value, list):
-            out[key] = [one for one in own if one in value] or own
+            other = set(map(_key, value))
+            out[key] = [one for one in own if _key(one) in other] or own
     # `additionalProperties: false` knows the properties of its own branch only.
     if out.get("additionalProperties") is False:
         for part in (first, second):
@@ -714,17 +731,18 @@ def _collapsed(forms: list[Schema], words: list[str]) -> list[Schema]:
     values: list[Any] = []
     told: list[str] = []
     for form in lists:
-        values += [value for value in form["enum"] if value not in values]
+        values += form["enum"]
         if text := form.get("description") or form.get("title"):
             told.append(f"{_list(form['enum'])}: {clean_line(text, 200)}")
-    one: Schema = {"type": lists[0]["type"], "enum": values}
+    one: Schema = {"type": lists[0]["type"], "enum": _distinct(values)}
     if told:
         text = clean_line(" ".join(part if part.endswith(".") else f"{part}." for part in told), 1500)
         if len(lists) == len(forms):
             words.append(text)
         else:
             one["description"] = text
-    rest = [form for form in forms if form not in lists]
+    chosen = set(map(id, lists))
+    rest = [form for form in forms if id(form) not in chosen]
     at = forms.index(lists[0])
     return [*rest[:at], one, *rest[at:]]
 
@@ -867,6 +885,16 @@ def _enum(node: Mapping[str, Any]) -> list[Any] | None:
     return list(values.values()) or None
 
 
+def _distinct(values: list[Any]) -> list[Any]:
+    """The values in their order, each once, in linear time: a server may list tens of thousands."""
+    return list({_key(value): value for value in reversed(values)}.values())[::-1]
+
+
+def _key(value: Any) -> str:
+    """Equal for values that are equal as JSON."""
+    return _SORTED.encode(value)
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
@@ -923,7 +951,8 @@ def _count(value: Any) -> int | None:
 def _number(value: Any) -> int | float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) and abs(value) < 2**63 else None
+    # Not math.isfinite: it cannot take a whole number of four hundred digits, and JSON can hold one.
+    return value if -(2**63) < value < 2**63 else None
 
 
 def _without_plain_title(name: str, form: Schema) -> Schema:
@@ -940,7 +969,8 @@ def _letters(text: str) -> str:
 
 def _description(node: Mapping[str, Any], words: list[str]) -> str:
     given = node.get("description")
-    text = clean_metadata(given).strip() if isinstance(given, str) else ""
+    # Only the beginning is kept, so only that is looked at: a server may send megabytes.
+    text = clean_metadata(given[: 8 * DESCRIPTION_LIMIT]).strip() if isinstance(given, str) else ""
     new = [word for word in words if word not in text]
     tail = " ".join(new)
     if (text and len(tail) > DESCRIPTION_LIMIT // 2) or len(tail) > DESCRIPTION_LIMIT:
@@ -961,6 +991,24 @@ def _json(value: Any, limit: int) -> str:
 
 def _list(values: list[Any], limit: int = 500, *, quoted: bool = True) -> str:
     return clean_line(", ".join(_json(v, 100) if quoted else clean_line(str(v), 80) for v in values[:50]), limit)
+
+
+def _is_over(value: Any, limit: int) -> bool:
+    """Whether any JSON has more than about `limit` characters; for every depth, and no longer than that takes."""
+    left, size = [value], 0
+    while left and size <= limit:
+        one = left.pop()
+        size += 2
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, Mapping):
+            size += sum(len(str(key)) + 3 for key in one)
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
+        elif isinstance(one, int):
+            size += one.bit_length() // 4
+    return size > limit
 
 
 def _size(schema: Schema) -> int:
