@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pi_mcp.plugin import Plugin, SearchAnswer, Session
 
 Run = Callable[[argparse.Namespace], int]
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("pi_mcp.cli")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     configure_logging()
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that is not UTF-8 gets a ? for what it cannot show.
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        # A terminal that is not UTF-8 gets a ? for what it cannot show; in the C locale Python would raise there, too.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
     parser = build_parser()
     options = parser.parse_args(arguments)

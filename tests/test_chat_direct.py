@@ -77,9 +77,9 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
     from pi_mcp.hosts.terminal import model
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PiMcpError, match=r"pip install 'pi-mcp\[chat\]'"):
+    with pytest.raises(PiMcpError, match=r"pip install '\.\[chat\]'"):
         model.require_chat_extra("openai")
-    with pytest.raises(PiMcpError, match=r"pip install 'pi-mcp\[demo\]'"):
+    with pytest.raises(PiMcpError, match=r"pip install '\.\[demo\]'"):
         demo.demo_configuration()
 
 

@@ -6,6 +6,7 @@ cache directory; the person's own files are not touched.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -21,7 +22,7 @@ from pi_mcp.errors import failure
 
 FIRST_QUERY = "what time is it in Tokyo"
 """A query that the first screen proposes; its best tool needs one argument."""
-INSTALL = "Install it: pip install 'pi-mcp[demo]'."
+INSTALL = "Install pi-mcp with it, from its folder: pip install '.[demo]'."
 GIT_LIMIT = 10.0
 
 _ABOUT = {
@@ -66,8 +67,8 @@ def demo_repository(directory: Path) -> Path | None:
     program = shutil.which("git")
     if program is None:
         return None
-    files.private_dir(directory)
     try:
+        files.private_dir(directory)
         _git(program, directory, "init", "-q")
         for name, text in _FILES.items():
             files.write_private(directory / name, text.encode())
@@ -75,7 +76,8 @@ def demo_repository(directory: Path) -> Path | None:
             _git(program, directory, "commit", "-q", "-m", f"Add {name}")
         files.write_private(directory / "hello.py", _FILES["hello.py"].replace("Hello", "Good day").encode())
     except (OSError, subprocess.SubprocessError):
-        files.remove_tree(directory)
+        with contextlib.suppress(OSError):
+            files.remove_tree(directory)
         return None
     return directory
 

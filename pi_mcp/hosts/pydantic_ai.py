@@ -41,7 +41,9 @@ try:
     from pydantic_ai.tools import RunContext, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 except ImportError as error:
-    raise ImportError("pi_mcp.hosts.pydantic_ai needs the extra `chat`: pip install 'pi-mcp[chat]'") from error
+    raise ImportError(
+        "pi_mcp.hosts.pydantic_ai needs the extra `chat`; from pi-mcp's folder: pip install '.[chat]'"
+    ) from error
 
 from pi_mcp.config import Configuration
 from pi_mcp.errors import PiMcpError, failure

@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
@@ -254,8 +255,8 @@ class Application:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                # As in a shell, Ctrl-C throws the line away; a second one in a row leaves.
-                if warned:
+                # As in a shell, Ctrl-C throws the line away; a second one in a row, with no line to throw away, leaves.
+                if warned and not prompt.default_buffer.text:
                     return
                 warned = True
                 self._screen.line("Ctrl-D leaves; Escape stops running work.")
@@ -556,14 +557,26 @@ class Application:
             from pi_mcp.hosts.demo import FIRST_QUERY
 
             show.line("Type what you need, in words: the tools that fit are loaded. Then /call runs one.")
-            show.parts(("  Try:   ", ""), (FIRST_QUERY if self._chat.demo else "list open issues", "strong"))
-            show.parts(("  Then:  ", ""), ("/call 1", "strong"))
+            query = FIRST_QUERY if self._chat.demo else self._first_query()
+            if query:
+                show.parts(("  Try:   ", ""), (query, "strong"))
+                show.parts(("  Then:  ", ""), ("/call 1", "strong"))
             if self._chat.demo and "git" in usable:
                 show.line(f"The git server's repository: {usable['git'].args[-1]}")
         else:
             show.line("Ask for something; the model finds and calls tools itself.")
         show.line("/help shows more. Escape stops running work, Ctrl-D leaves.")
         show.line()
+
+    def _first_query(self) -> str:
+        """Words that find something here: those of a tool that the cache knows; "" where it knows none."""
+        for name in self._plugin.configuration.servers:
+            catalog = self._plugin.catalogs.known(name)
+            for tool in catalog.tools if catalog is not None else ():
+                words = _WORDS.findall(tool.name)
+                if len(words) > 1 and self._session.permits(name, tool.name):
+                    return clean_line(" ".join(words).lower(), 60)
+        return ""
 
     def _resumed(self) -> None:
         count = len(self._session.loaded)
@@ -582,6 +595,7 @@ class Application:
         show.line("Tab completes. Escape or Ctrl-C stops running work. /mcp help lists its subcommands.")
 
 
+_WORDS = re.compile(r"[A-Z]?[a-z]+")
 _SUFFIXES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 
 

@@ -34,7 +34,7 @@ SYSTEM_PROMPT = (
 )
 """Fixed: no date, path or name, so that providers can keep it cached. A resumed chat keeps the one it began with."""
 
-INSTALL = "Install it: pip install 'pi-mcp[chat]'."
+INSTALL = "Install pi-mcp with it, from its folder: pip install '.[chat]'."
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 OWN_KEY = "PI_MCP_API_KEY"
 NO_KEY = "none"

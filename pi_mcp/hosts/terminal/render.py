@@ -6,6 +6,7 @@ terminal. It sets no background, no grey and no fixed foreground but the termina
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,11 @@ STYLES = {"ok": "green", "warning": "magenta", "error": "red", "dim": "", "stron
 """Level → style. The palette's yellow, cyan and grey are unreadable on many light terminals, blue on dark ones."""
 LEAST_LAST_COLUMN = 20
 """Columns that a table's last column needs; with less room its text form is shown."""
+
+
+LONGEST_ESCAPE = 64
+"""Characters of an escape sequence that is waited for."""
+_BEGUN_ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*|\][^\x07]*)?")
 
 
 class Screen:
@@ -148,10 +154,12 @@ class Stream:
         self._column = 0
         self._word = ""
         self._gap = ""
+        self._held = ""
         self.written = False
 
     def write(self, piece: str) -> None:
         self._screen.idle()
+        piece, self._held = _whole(self._held + piece)
         text = clean(piece)
         if not self._limit:
             self._put(text)
@@ -189,11 +197,20 @@ class Stream:
 
     def end(self) -> None:
         """Finish the line."""
+        self._held = ""
         self._flush()
         if self.written:
             self._screen.out.write("\n")
         self._screen.out.flush()
         self.__init__(self._screen)  # type: ignore[misc]
+
+
+def _whole(text: str) -> tuple[str, str]:
+    """The text, and the escape sequence at its end that goes on in the next piece."""
+    start = text.rfind("\x1b")
+    if start < 0 or len(text) - start > LONGEST_ESCAPE or not _BEGUN_ESCAPE.fullmatch(text, start):
+        return text, ""
+    return text[:start], text[start:]
 
 
 def print_answer(answer: CommandAnswer, out: TextIO | None = None) -> None:
