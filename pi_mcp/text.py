@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import unicodedata
 import weakref
 from typing import ClassVar
@@ -86,33 +87,40 @@ class Redactor:
     """
 
     _living: ClassVar[weakref.WeakSet[Redactor]] = weakref.WeakSet()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    """For `_living`: catalogs are written, and logs too, in threads beside the one that opens connections."""
 
     def __init__(self) -> None:
-        self._values: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
-        Redactor._living.add(self)
+        # Replaced and never changed, so that a thread that reads them needs no lock.
+        self._values: frozenset[str] = frozenset()
+        self._compiled: tuple[frozenset[str], re.Pattern[str]] | None = None
+        with Redactor._lock:
+            Redactor._living.add(self)
 
     def add(self, value: str) -> None:
         """Remember a resolved value, and the token within `Bearer token`, also as URLs and JSON spell them."""
+        found: set[str] = set()
         for part in {value, value.strip(), *value.split()}:
             if len(part) >= 4 and part.lower() not in {"bearer", "basic", "token"}:
                 escaped = (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
                 quoted = (quote(part, safe="", errors="replace"), quote_plus(part, errors="replace"))
-                self._values.update((part, *escaped, *quoted))
-        self._pattern = None
+                found.update((part, *escaped, *quoted))
+        with Redactor._lock:
+            self._values |= found
 
     @property
     def values(self) -> frozenset[str]:
         """What is replaced. For whoever has to find or mark the values, never to show them."""
-        return frozenset(self._values)
+        return self._values
 
     def __call__(self, text: str) -> str:
-        if not self._values:
+        values, compiled = self._values, self._compiled
+        if not values:
             return text
-        if self._pattern is None:
-            ordered = sorted(self._values, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, ordered)))
-        return self._pattern.sub("***", text)
+        if compiled is None or compiled[0] is not values:
+            ordered = sorted(values, key=len, reverse=True)
+            compiled = self._compiled = (values, re.compile("|".join(map(re.escape, ordered))))
+        return compiled[1].sub("***", text)
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._values)} values)"
@@ -120,6 +128,8 @@ class Redactor:
 
 def redact(text: str) -> str:
     """`text` without any value that a living redactor knows."""
-    for redactor in list(Redactor._living):
+    with Redactor._lock:
+        living = list(Redactor._living)
+    for redactor in living:
         text = redactor(text)
     return text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
+import threading
 import time
 import unicodedata
 from urllib.parse import quote
@@ -173,3 +175,32 @@ def test_a_redactor_shows_no_value_and_counts_only_while_it_lives() -> None:
     del redactor
     gc.collect()
     assert redact("a PLANTED-SECRET b") == "a PLANTED-SECRET b"
+
+
+def test_threads_that_redact_while_others_learn_secrets_miss_none() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    kept, faults, ended = Redactor(), [], threading.Event()
+
+    def reading() -> None:
+        try:
+            while not ended.is_set():
+                redact("ordinary text")
+        except BaseException as fault:
+            faults.append(fault)
+
+    readers = [threading.Thread(target=reading) for _ in range(2)]
+    try:
+        for reader in readers:
+            reader.start()
+        others = [Redactor() for _ in range(50)]
+        for number in range(1000):
+            others = [*others[1:], Redactor()]
+            kept.add(f"secret-{number}-value")
+            assert kept(f"a secret-{number}-value") == "a ***"
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()
+        sys.setswitchinterval(before)
+    assert not faults
