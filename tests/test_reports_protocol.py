@@ -306,6 +306,20 @@ def test_b091_structured_content_alone_is_a_success(tmp_path: Path, result: dict
     assert answer.structured == {"n": 1}
 
 
+def test_numbers_that_json_cannot_spell_do_not_reach_what_is_written_as_json(tmp_path: Path) -> None:
+    async def main() -> None:
+        raw = '{"jsonrpc":"2.0","id":$ID,"result":{"structuredContent":{"a":NaN,"b":1e999,"c":-1e999,"d":1.5}}}\n'
+        s = server(tmp_path, {"tools/call": [{"raw": raw}]})
+        async with product(tmp_path, {"s": s}) as made:
+            await made.search("echo")
+            answer = await made.call()
+            assert json.loads(json.dumps(answer.raw, allow_nan=False)) == dict(answer.raw)
+            assert json.loads(answer.text)["d"] == 1.5
+            assert json.loads(answer.text)["b"] == "1e999"
+
+    run(main())
+
+
 def test_b092_a_result_against_its_schema_is_given_with_a_warning(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"v": {"enum": ["a", "b"]}}, "required": ["v"]}
     result = {"content": [{"type": "text", "text": "c"}], "structuredContent": {"v": "c"}}

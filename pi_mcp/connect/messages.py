@@ -7,6 +7,7 @@ never raises for a server's nonsense but `TooLarge` and ValueError.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -179,9 +180,15 @@ def normalized(message: Mapping[str, Any], request_id: RequestId | None = None) 
 def decoded(text: str | bytes) -> Any:
     """JSON of any depth and any text; raises ValueError where it is none."""
     try:
-        return json.loads(text, parse_constant=str)  # NaN and infinities are no JSON
+        return json.loads(text, parse_constant=str, parse_float=finite)  # NaN and infinities are no JSON
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def finite(text: str) -> float | str:
+    """A number with a fraction or an exponent; one beyond a float's range stays as it is spelled."""
+    value = float(text)
+    return value if math.isfinite(value) else text
 
 
 @dataclass(slots=True)

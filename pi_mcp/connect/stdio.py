@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pi_mcp.connect.command import CannotStart, CommandLine, command_line
 from pi_mcp.connect.faults import Fault, Faults
 from pi_mcp.connect.logring import LogRing
+from pi_mcp.connect.messages import finite
 
 if TYPE_CHECKING:
     from typing import Self
@@ -132,7 +133,7 @@ def parse(line: bytes) -> list[dict[str, Any]] | None:
     if not stripped.startswith((b"{", b"[")):
         return None
     try:
-        value = json.loads(line.decode("utf-8-sig", "replace"), parse_constant=str)
+        value = json.loads(line.decode("utf-8-sig", "replace"), parse_constant=str, parse_float=finite)
     except (ValueError, RecursionError):
         return None
     found = value if isinstance(value, list) else [value]
