@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,8 +59,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="pi-mcp-benchmark-") as home:
             try:
                 rows += FIGURES[name](options, Path(home))
-            except (RuntimeError, AssertionError) as error:
-                print(f"{name}: {error}", file=sys.stderr)
+            except Exception:
+                # One figure that fails must not take the others along.
+                traceback.print_exc()
                 rows.append(Row(name, "failed", "see stderr", met=False))
     text = f"{table(rows)}\n\n{machine(fastmcp)}; load before {before}, after {load()}"
     if options.quick:

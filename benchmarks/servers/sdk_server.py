@@ -63,6 +63,7 @@ def over_http() -> None:
     # With its protocol named, asyncio switches Nagle's algorithm off; else every answer waits 40 ms for an ACK.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
+    listening.listen(64)
     print(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", flush=True)
     uvicorn.Server(uvicorn.Config(build().streamable_http_app(), log_level="error")).run(sockets=[listening])
 
