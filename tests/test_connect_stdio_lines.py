@@ -15,6 +15,7 @@ from pi_mcp.connect.command import CannotStart, batch_line, child_environment, f
 from pi_mcp.connect.faults import Faults
 from pi_mcp.connect.logring import LogRing
 from pi_mcp.connect.stdio import LineReader, Oversized, envelope, parse
+from pi_mcp.connect.stdio import _messages as messages
 from pi_mcp.text import Redactor
 
 JSON = st.recursive(
@@ -107,6 +108,25 @@ def test_no_object_raises(message: dict[str, Any]) -> None:
 def test_deep_nesting_and_endless_numbers_are_noise() -> None:
     assert parse(b'{"id":1,"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}") is None
     assert parse(b'{"id":1,"result":{"n":' + b"9" * 10_000 + b"}}") is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000 + b"]" * 100_000, b"9" * 5000, b"nonsense"], ids=["depth", "number", "broken"]
+)
+def test_an_answer_that_cannot_be_read_fails_its_request_at_once(body: bytes) -> None:
+    for line in (
+        b'{"jsonrpc":"2.0","id":7,"result":{"x":' + body + b"}}",
+        b'{"result":{"x":' + body + b'},"jsonrpc":"2.0","id":7}',
+    ):
+        faults, log = Faults(), LogRing()
+        (message,) = messages(line, faults, log, 1 << 26)
+        assert message.id == 7
+        fault = faults.take(7)
+        assert fault is not None
+        assert fault.kind == "malformed"
+        assert log.noise == 1
+    for line in (b'{"id":7, level: info}', b'{"jsonrpc":"2.0","id":7,"method":"ping","params":' + body):
+        assert messages(line, Faults(), LogRing(), 1 << 26) == []
 
 
 def test_a_batch_and_a_byte_order_mark_are_understood() -> None:
@@ -202,3 +222,20 @@ def test_no_cut_of_an_endless_line_shows_a_secret(pieces: list[bytes], offset: i
     log.end()
     assert "hunter2" not in "".join(log.lines())
     assert sum(map(len, log.lines())) <= 20_000 + 10_000
+
+
+@pytest.mark.parametrize("length", [20, 2000])
+def test_no_cut_of_a_long_line_shows_a_part_of_a_secret(length: int) -> None:
+    secret = "".join(f"{number:04x}" for number in range(length // 4))
+    redactor = Redactor()
+    redactor.add(secret)
+    parts = [secret[at : at + 8] for at in range(0, length - 8, 4)]
+    for offset in range(1900, 2010, 5):
+        log = LogRing(redactor)
+        log.stray(b"x" * offset + secret.encode() + b"y" * 9000)
+        assert not any(part in line for line in log.lines() for part in parts)
+    for before in range(length - 8, 0, -length // 20):
+        log = LogRing(redactor)
+        log.add("x" * 99 + secret + "y" * (65536 - length + before))
+        log.feed(b"z" * 99 + secret.encode() + b"\0" * (131072 - length + before - 3) + b"w\nv")
+        assert not any(part in line for line in log.lines() for part in parts)

@@ -15,8 +15,9 @@ LIMIT = 64 * 1024
 """Characters kept over all lines."""
 _LINE = 2000
 """Characters of one line; longer ones are cut into several."""
-_OVERLAP = 1024
-"""Characters held back when an endless line is cut, so that a secret is not cut in two before it is found."""
+_OVERLAP = 4096
+"""Characters beyond a cut that are looked at, or held back when an endless line is cut: a secret that is cut in two
+is found no more. Signed tokens of two thousand characters are common."""
 
 
 class LogRing:
@@ -36,6 +37,9 @@ class LogRing:
         """Bytes of stderr, cut anywhere. Invalid UTF-8 is replaced."""
         if len(data) > 2 * self._limit:
             data = data[-2 * self._limit :]
+            # What stands at the cut may be the second half of a secret.
+            data = data.partition(b"\n")[2] or data[_OVERLAP:]
+            self._partial.clear()
         self._partial += data
         if b"\n" in data or b"\r" in data:
             *whole, rest = self._partial.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -56,14 +60,16 @@ class LogRing:
 
     def add(self, text: str) -> None:
         """Whole lines: a log notification, or a line of our own."""
-        for line in self._safe(text[-self._limit :]).splitlines():
+        for line in self._safe(text[-self._limit - _OVERLAP :])[-self._limit :].splitlines():
             self._keep(line)
 
     def stray(self, line: bytes) -> None:
         """A line on stdout that is no message: counted and kept."""
         self.noise += 1
         if line.strip():
-            self.add("stdout: " + line[:_LINE].decode("utf-8", "replace"))
+            text = self._safe(line[: _LINE + _OVERLAP].decode("utf-8", "replace"))
+            for part in f"stdout: {text[:_LINE]}".splitlines():
+                self._keep(part)
 
     def lines(self) -> list[str]:
         """The kept lines, oldest first, with what has no line end yet."""

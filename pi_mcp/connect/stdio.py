@@ -300,7 +300,12 @@ def _messages(item: bytes | Oversized, faults: Faults, log: LogRing, limit: int)
     parsed = parse(item)
     if parsed is None:
         log.stray(item)
-        return []
+        told = Oversized(item[:_ENDS], item[-_ENDS:], len(item)) if b'"jsonrpc"' in item else None
+        if told is None or told.request_id is None or told.is_request:
+            return []
+        # Nested beyond what can be read, or broken: whoever waits for it need not wait for a time-out.
+        faults.note(told.request_id, Fault("malformed"))
+        return [_failed(told.request_id)]
     found = []
     for raw in parsed:
         request_id = raw.get("id")
@@ -313,7 +318,7 @@ def _messages(item: bytes | Oversized, faults: Faults, log: LogRing, limit: int)
                 faults.note(request_id, Fault("malformed"))
                 message = _failed(request_id)
         if message is None:
-            log.stray(item[:200])
+            log.stray(item)
         else:
             found.append(message)
     return found
