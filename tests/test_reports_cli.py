@@ -17,6 +17,8 @@ from tests.hostile.processes import gone
 from tests.hostile.product import SECRET
 from tests.hostile.script import entry, methods_of, pids_of, tool
 
+pytestmark = pytest.mark.slow  # dozens of processes of Python, each of which imports the SDK
+
 ROOT = Path(__file__).resolve().parent.parent
 EVIL = "oops\u001b[H\u001b]2;title\u0007\u001b]52;c;ZXZpbA==\u0007\u009b31m\u202e"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -78,6 +78,7 @@ def test_b032_the_cause_on_stderr_is_told_at_once_and_shown_on_request(tmp_path:
     run(main())
 
 
+@pytest.mark.slow
 def test_b034_twenty_reconnects_leave_no_defunct_child(tmp_path: Path) -> None:
     async def main() -> None:
         s = server(tmp_path, {"start": [{"sleep": 0.02}, {"exit": 3}]})
