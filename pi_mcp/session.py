@@ -329,7 +329,7 @@ class Session:
         return self._forms[definition.name]
 
     async def _present(self, tool: NativeTool, wire: dict[str, Any]) -> CallAnswer:
-        # A thread costs a third of a millisecond, as much as the whole call of a fast server.
+        # A thread costs a sixth of a millisecond, half of a whole call of a fast server.
         small = results.is_small(wire)
         directory = self.plugin.state_dir / "results"
         if small:
