@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pi_mcp.hosts.terminal.render import Screen
 from tests.chat_support import Desk, chat_environ, servers_alive, wait_until
 
 SUM = "mcp__desk__add_numbers"
@@ -179,3 +181,12 @@ def test_the_demo_reaches_a_real_result_without_configuration_or_network(tmp_pat
     log = desk.run("-p", f"/call git.git_log repo_path={repository}", environ=blocked)
     assert re.search(r"Add hello\.py", log.stdout), log.stdout + log.stderr
     assert "not_found" in desk.run("-p", "/call fetch.nothing", environ=blocked).stderr
+
+
+def test_an_escape_sequence_in_two_pieces_is_taken_out_whole() -> None:
+    out = io.StringIO()
+    stream = Screen(out).stream()
+    for piece in ("a \x1b", "[3", "1mred\x1b[0", "m b", "\x1b]0;tit", "le\x07 c\x1b[3"):
+        stream.write(piece)
+    stream.end()
+    assert out.getvalue() == "a red b c\n"

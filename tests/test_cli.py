@@ -245,6 +245,41 @@ def test_a_reader_that_goes_away_is_no_error(clock: str) -> None:
     assert "BrokenPipe" not in done.stderr
 
 
+def test_get_connect_shows_what_a_failing_server_wrote(private_home: Path) -> None:
+    program = "import sys; sys.exit('no ' + 'licence file')"
+    assert pi_mcp("add", "picky", "--", sys.executable, "-c", program).returncode == 0
+    failed = pi_mcp("refresh", "picky")
+    assert (failed.returncode, failed.stderr.count("\n")) == (3, 1)
+    assert "`pi-mcp get --connect picky`" in failed.stderr
+    shown = pi_mcp("get", "--connect", "picky")
+    assert shown.returncode == 3
+    assert "no licence file" in shown.stdout
+    as_json = pi_mcp("get", "picky", "--connect", "--json")
+    assert as_json.returncode == 3
+    assert "no licence file" in document(as_json)["server"]["log"]
+    assert "no licence file" not in pi_mcp("get", "picky").stdout
+
+
+def test_a_terminal_that_is_not_utf_8_gets_question_marks(private_home: Path) -> None:
+    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert pi_mcp("add", "x", "--", "caf\N{LATIN SMALL LETTER E WITH ACUTE}").returncode == 0
+    for words in (["get", "x"], ["chat", "-p", "/mcp get x"]):
+        done = pi_mcp(*words, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "caf?" in done.stdout
+
+
+def test_a_home_that_cannot_be_used_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file")
+    folders = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"), "")
+    done = pi_mcp("purge", "--all", env={"HOME": str(home), **folders})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("[operation_failed] ")
+    assert done.stderr.count("\n") == 1
+    assert document(pi_mcp("purge", "--all", "--json", env={"HOME": str(home), **folders}))["error"]["operation"]
+
+
 def test_the_reference_page_is_what_the_code_says() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs/generate.py"), "--check"], capture_output=True, text=True, timeout=30

@@ -582,7 +582,8 @@ class Application:
         count = len(self._session.loaded)
         tools = "1 tool" if count == 1 else f"{count} tools"
         title = f": {clean_line(self._chat.title, 60)}" if self._chat.title else ""
-        self._screen.line(f"Resumed {self._chat.id}{title} ({len(self._messages)} messages, {tools} loaded)")
+        said = f"{len(self._messages)} messages, " if self._endpoint else ""
+        self._screen.line(f"Resumed {self._chat.id}{title} ({said}{tools} loaded)")
 
     def _help(self) -> None:
         show = self._screen
