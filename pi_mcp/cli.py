@@ -131,8 +131,13 @@ def report(diagnostic: Diagnostic, *, as_json: bool) -> int:
 
 
 def for_command_line(diagnostic: Diagnostic) -> Diagnostic:
-    """The same with a next step that works outside a chat: what a server wrote ends with the process that heard it."""
-    return replace(diagnostic, hint=_own_words(diagnostic.hint)) if diagnostic.hint else diagnostic
+    """The same with a next step that works outside a chat: this process and what it heard of a server end now."""
+    hint = diagnostic.hint
+    if hint is None:
+        return diagnostic
+    if diagnostic.code == "timeout" and "in the background" in hint:
+        hint = f"`pi-mcp refresh {clean_line(diagnostic.server or '', 64)}` waits for it longer, and keeps its tools."
+    return replace(diagnostic, hint=_own_words(hint))
 
 
 def _own_words(text: str) -> str:

@@ -260,6 +260,15 @@ def test_get_connect_shows_what_a_failing_server_wrote(private_home: Path) -> No
     assert "no licence file" not in pi_mcp("get", "picky").stdout
 
 
+def test_a_server_that_is_not_ready_in_time_is_to_be_refreshed(private_home: Path) -> None:
+    from pi_mcp.cli import for_command_line
+    from pi_mcp.errors import Diagnostic
+
+    late = Diagnostic("timeout", "list", "slow", "Late.", "It goes on in the background; search again in a moment.")
+    assert "`pi-mcp refresh slow`" in for_command_line(late).line()
+    assert "background" not in for_command_line(late).line()
+
+
 def test_a_terminal_that_is_not_utf_8_gets_question_marks(private_home: Path) -> None:
     environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert pi_mcp("add", "x", "--", "caf\N{LATIN SMALL LETTER E WITH ACUTE}").returncode == 0
