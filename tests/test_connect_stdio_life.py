@@ -44,6 +44,22 @@ STUBBORN: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("stopped", ["outer", "inner", "server", "all"])
+def test_processes_that_were_stopped_end_with_their_connection(tmp_path: Path, stopped: str) -> None:
+    async def main() -> None:
+        async with connected({"stubborn": entry(tmp_path, STUBBORN)}) as connections:
+            before = set(descendants_of(os.getpid()))
+            await connections.get("stubborn").connect()
+            pids = [pid for pid in descendants_of(os.getpid()) if pid not in before]
+            outer = next(pid for pid in children_of(os.getpid()) if pid in pids)
+            (inner,) = children_of(outer)
+            server = next(pid for pid in children_of(inner) if pid in pids)
+            for pid in {"outer": [outer], "inner": [inner], "server": [server], "all": pids}[stopped]:
+                os.kill(pid, signal.SIGSTOP)
+
+    run(main())
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_an_engine_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     servers = {"plain": entry(tmp_path), "stubborn": entry(tmp_path, STUBBORN)}

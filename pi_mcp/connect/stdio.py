@@ -505,6 +505,7 @@ class _Child(asyncio.SubprocessProtocol):
         if transport is None:
             return
         try:
+            self._wake()
             pipe = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
             if pipe is not None:
                 # close() would wait until what is buffered was read, which may be never.
@@ -536,7 +537,14 @@ class _Child(asyncio.SubprocessProtocol):
             if self.transport is not None:
                 self.transport.send_signal(number)
 
+    def _wake(self) -> None:
+        """Let stopped supervisors go on, which are a group of their own: a stopped one ends nothing, and stays."""
+        if sys.platform != "win32" and self.transport is not None and not self.exited.is_set():
+            with contextlib.suppress(OSError):
+                os.killpg(self.transport.get_pid(), signal.SIGCONT)
+
     def _kill(self) -> None:
+        self._wake()
         # The outer supervisor alone: its group would take the inner one, too, which has the tree to end.
         with contextlib.suppress(ProcessLookupError):
             if self.transport is not None:
