@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.search.actions import of_tool
@@ -52,13 +52,13 @@ def search_tool(
 ) -> SearchTool:
     """The searchable texts of a catalog record. Never raises for what a server may send."""
     properties = tool.input_schema.get("properties")
-    names = tuple(name for name in properties if isinstance(name, str)) if isinstance(properties, dict) else ()
+    names = tuple(islice(properties, _MOST)) if isinstance(properties, dict) else ()
     return SearchTool(
         server=tool.server,
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        parameters=names,
+        parameters=tuple(name[:_LONG] for name in names if isinstance(name, str)),
         server_title=server_title,
         server_description=server_description,
         keywords=tuple(keywords),
@@ -88,6 +88,10 @@ _SENTENCE_END = re.compile(r"[.!?。\n]")
 
 _LONGEST = 4000
 """Characters of a description that are read after its first sentence's end was looked for."""
+_LONG = 200
+"""Characters of a name or title that are read: a server may send names of any length, and every part is a term."""
+_MOST = 500
+"""Parameters of one tool that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,8 @@ def document(tool: SearchTool, weights: FieldWeights) -> Document:
     at = cut.start() if cut else len(text)
     opening = prose_terms(text[:at])
     rest = prose_terms(text[at:])[: weights.length]
-    name = name_terms(tool.name)
-    title = prose_terms(tool.title or "")
+    name = name_terms(tool.name[:_LONG])
+    title = prose_terms((tool.title or "")[:_LONG])
     for bit, terms, weight in (
         (DESCRIPTION, opening, weights.opening),
         (DESCRIPTION, rest, weights.description),
@@ -125,7 +129,7 @@ def document(tool: SearchTool, weights: FieldWeights) -> Document:
         (TITLE, title, weights.title),
         (PARAMETERS, _distinct(map(_parameter_terms, tool.parameters)), weights.parameters),
         (SERVER, _server_terms(tool.server, tool.server_title or ""), weights.server),
-        (SERVER, prose_terms(tool.server_description or ""), weights.server_description),
+        (SERVER, prose_terms((tool.server_description or "")[:_LONGEST]), weights.server_description),
         (KEYWORDS, _distinct(map(prose_terms, tool.keywords)), weights.keywords),
     ):
         if not weight:
@@ -146,7 +150,7 @@ def document(tool: SearchTool, weights: FieldWeights) -> Document:
                 if one != two:
                     pair = pair_of(one, two)
                     counts[pair] = counts.get(pair, 0.0) + weights.pair
-    return Document(counts, length, marks, tuple(dict.fromkeys(name)), of_tool(parts(tool.name), opening))
+    return Document(counts, length, marks, tuple(dict.fromkeys(name)), of_tool(parts(tool.name[:_LONG]), opening))
 
 
 def pair_of(one: str, two: str) -> str:
@@ -161,7 +165,7 @@ def _parameter_terms(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _server_terms(name: str, title: str) -> tuple[str, ...]:
-    return tuple(_distinct((name_terms(name), prose_terms(title))))
+    return tuple(_distinct((name_terms(name[:_LONG]), prose_terms(title[:_LONG]))))
 
 
 def _distinct(groups: Iterable[Iterable[str]]) -> list[str]:
