@@ -249,7 +249,7 @@ def test_a_reload_without_files_keeps_what_the_program_gave(tmp_path: Path) -> N
         given = configuration_of({"a": {"command": "x"}}, environ=dict(os.environ))
         async with Plugin(given, state_dir=tmp_path, cache_dir=tmp_path) as plugin:
             answer = await plugin.session("one").command("/mcp reload")
-            assert answer.text == "Reloaded: 1 servers, nothing changed"
+            assert answer.text == "Reloaded: 1 server, nothing changed."
             for line in ("/mcp disable a", "/mcp trust a untrusted"):
                 refused = await plugin.session("one").command(line)
                 assert refused.diagnostic is not None

@@ -730,3 +730,13 @@ def test_a_real_server_of_the_sdk(tmp_path: Path) -> None:
 
 def test_connections_of_a_program_without_servers_close_at_once() -> None:
     run(Connections(configuration_of({})).close())
+
+
+def test_the_folders_in_a_server_s_arguments_are_roots_beside_the_working_directory(tmp_path: Path) -> None:
+    from pi_mcp.connect.connection import _roots
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (tmp_path / "file").touch()
+    args = ("-y", str(notes), str(tmp_path / "file"), str(tmp_path / "absent"), "relative", str(tmp_path))
+    assert [root["uri"] for root in _roots(tmp_path, args)] == [tmp_path.as_uri(), notes.as_uri()]

@@ -25,8 +25,8 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     plugin = conversation.plugin
     entry = conversation.entry(words[0])
     status = next(status for status in conversation.statuses() if status.name == entry.name)
-    place = f"{entry.source.path}:{entry.source.line}" if entry.source.path else "given by the program"
-    lines = [f"{entry.name}: {status.state.replace('_', ' ')}", f"  defined in {clean_line(place, 400)}"]
+    place = f"defined in {entry.source.path}:{entry.source.line}" if entry.source.path else "given by the program"
+    lines = [f"{entry.name}: {status.state.replace('_', ' ')}", f"  {clean_line(place, 400)}"]
     if entry.definition is not None:
         lines.extend(f"  {line}" for line in described(entry.definition))
     if entry.diagnostic is not None and entry.diagnostic != status.error:

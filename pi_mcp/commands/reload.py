@@ -16,7 +16,8 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     before = conversation.plugin.configuration.servers
     diagnostics = await conversation.plugin.reload()
     after = conversation.plugin.configuration.servers
-    lines = [f"Reloaded: {len(after)} servers" + (", nothing changed" if before == after else "")]
+    count = "1 server" if len(after) == 1 else f"{len(after)} servers"
+    lines = [f"Reloaded: {count}{', nothing changed' if before == after else ''}."]
     lines.extend(f"+ {name}" for name in sorted(after.keys() - before.keys()))
     lines.extend(f"- {name}" for name in sorted(before.keys() - after.keys()))
     lines.extend(f"~ {name}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name])

@@ -102,6 +102,8 @@ class _Link:
     probed: bool = False
     """The handshake was `auto`: if the process died during it, the probe may have killed it."""
     calls: set[_Call] = field(default_factory=set)
+    args: tuple[str, ...] = ()
+    """The server's own arguments: the folders among them are roots, too."""
     retired: bool = False
     """Of no more use for anything new. It lives on until the calls that are under way have their answers."""
 
@@ -272,6 +274,7 @@ class Connection:
     def _start(self, resolved: ResolvedServer, plan: Plan, deadline: float) -> _Link:
         link = _Link(Faults(), asyncio.get_running_loop().create_future(), probed=plan != "legacy")
         self._link = link
+        link.args = resolved.args
         link.owner = asyncio.create_task(self._own(link, resolved, plan, deadline), name=f"mcp:{self.name}")
         return link
 
@@ -603,8 +606,7 @@ class Connection:
     ) -> dict[str, Any] | None:
         declared = self.capabilities()
         if method == "roots/list" and "roots" in declared:
-            directory = self._roots_cwd
-            return {"roots": [{"uri": directory.as_uri(), "name": directory.name or str(directory)}]}
+            return {"roots": await asyncio.to_thread(_roots, self._roots_cwd, link.args)}
         if method == "elicitation/create" and "elicitation" in declared:
             return await self._elicit(link, call, params)
         return None
@@ -777,3 +779,13 @@ async def _first(*events: asyncio.Event) -> None:
             waiter.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*waiters, return_exceptions=True)
+
+
+def _roots(directory: Path, args: tuple[str, ...]) -> list[dict[str, str]]:
+    """The working directory, and the folders that the person names in the server's own arguments.
+
+    A file server takes the roots in place of its arguments: without these it would lose the folders it was given.
+    """
+    named = (path for arg in args if (path := Path(arg)).is_absolute() and path.is_dir())
+    folders = dict.fromkeys([directory, *named])
+    return [{"uri": folder.as_uri(), "name": folder.name or str(folder)} for folder in folders]

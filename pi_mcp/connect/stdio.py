@@ -520,6 +520,7 @@ class _Child(asyncio.SubprocessProtocol):
             if not self.exited.is_set():
                 # Cancelled, or the process does not react. The supervisor's own death ends its tree.
                 self._kill()
+                await self._gone(1.0)  # closing earlier would take the exit status away, as in `_send`
             transport.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -533,9 +534,15 @@ class _Child(asyncio.SubprocessProtocol):
         return self.exited.is_set()
 
     def _send(self, number: int) -> None:
+        if self.transport is None or self.exited.is_set():
+            return
+        if sys.platform == "win32":
+            self.transport.send_signal(number)
+            return
+        # Not the transport's own: it asks first whether the process has ended, and takes its exit status away
+        # from asyncio's watcher, which then reports 255 and prints that it knows no such child.
         with contextlib.suppress(ProcessLookupError):
-            if self.transport is not None:
-                self.transport.send_signal(number)
+            os.kill(self.transport.get_pid(), number)
 
     def _wake(self) -> None:
         """Let stopped supervisors go on, which are a group of their own: a stopped one ends nothing, and stays."""
@@ -546,9 +553,7 @@ class _Child(asyncio.SubprocessProtocol):
     def _kill(self) -> None:
         self._wake()
         # The outer supervisor alone: its group would take the inner one, too, which has the tree to end.
-        with contextlib.suppress(ProcessLookupError):
-            if self.transport is not None:
-                self.transport.kill()
+        self._send(signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
 
 
 async def _start(line: CommandLine, log: LogRing, limit: int) -> _Child:

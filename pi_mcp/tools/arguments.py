@@ -37,7 +37,7 @@ def parse_arguments(
     if len(words) == 1 and words[0].startswith("@"):
         return _object(_read(words[0][1:]), words[0][1:])
     if words[0].lstrip().startswith("{"):
-        return _object(" ".join(words), "the arguments")
+        return _object(" ".join(words), "the text of the arguments")
     properties = schema.get("properties")
     arguments: dict[str, Any] = {}
     for word in words:
@@ -223,7 +223,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
         value = _json(text)
     except ValueError as error:
         place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise _usage(f"{clean_line(where, 200)} is no JSON{place}.") from None
+        raise _usage(f"{clean_line(where, 200)} cannot be read as JSON{place}.") from None
     if not isinstance(value, dict):
         raise _usage(f"{clean_line(where, 200)} must be a JSON object.")
     return value

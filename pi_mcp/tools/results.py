@@ -372,12 +372,12 @@ def _fallback(value: Any) -> str:
 def _told(structured: Any, texts: list[str]) -> bool:
     """True where the text blocks say the same as the structured content: equal by value as JSON.
 
-    Python servers wrap a plain value as `{"result": value}` and put the value, or each item of a list, into
-    text blocks of its own.
+    A schema wants an object, so servers wrap a plain value as the only member of one, under a name of their
+    choice, and put the value, or each item of a list, into text blocks of its own.
     """
     values = [structured]
-    if isinstance(structured, Mapping) and set(structured) == {"result"}:
-        values.append(structured["result"])
+    if isinstance(structured, Mapping) and len(structured) == 1:
+        values.extend(structured.values())
     wanted = [_canonical(value) for value in values]
     if not texts:
         return False
