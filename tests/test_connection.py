@@ -740,3 +740,49 @@ def test_the_folders_in_a_server_s_arguments_are_roots_beside_the_working_direct
     (tmp_path / "file").touch()
     args = ("-y", str(notes), str(tmp_path / "file"), str(tmp_path / "absent"), "relative", str(tmp_path))
     assert [root["uri"] for root in _roots(tmp_path, args)] == [tmp_path.as_uri(), notes.as_uri()]
+
+
+def test_an_ending_whose_waiter_is_cancelled_ends_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = {"s": entry(tmp_path, {"ignore_eof": True, "ignore_term": True})}
+        async with connected(servers) as connections:
+            first = configuration_of(servers, cwd=tmp_path)
+            for description in ("one", "two", "three"):
+                await connections.get("s").connect()
+                connections.update(configuration_of({"s": {**servers["s"], "description": description}}, cwd=tmp_path))
+                waiting = asyncio.create_task(connections.close("s"))
+                await asyncio.sleep(0.01)
+                waiting.cancel()
+                await asyncio.wait({waiting})
+            connections.update(first)
+
+    run(main(), 60)
+
+
+def test_a_connection_opened_while_another_is_closed_is_not_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected({"s": entry(tmp_path)}) as connections:
+            connection = connections.get("s")
+            for pause in (0.0, 0.005, 0.02, 0.05, 0.1):
+                await connection.connect()
+                closing = [asyncio.create_task(connection.close()) for _ in range(2)]
+                await asyncio.sleep(pause)
+                opening = [asyncio.create_task(connection.reconnect()) for _ in range(2)]
+                await asyncio.wait({*closing, *opening})
+
+    run(main(), 60)
+
+
+def test_a_connection_whose_entry_changed_starts_nothing_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = {"s": entry(tmp_path)}
+        async with connected(servers) as connections:
+            old = connections.get("s")
+            await old.connect()
+            connections.update(configuration_of({"s": {**servers["s"], "description": "new"}}, cwd=tmp_path))
+            await connections.close("s")
+            error = await refused(old.call_tool("echo", {}))
+            assert isinstance(error, NotExecuted)
+            assert (await connections.get("s").call_tool("echo", {}))["content"]
+
+    run(main())

@@ -153,6 +153,9 @@ class Connection:
         self._leftovers: set[asyncio.Task[Any]] = set()
         self._retired: set[_Link] = set()
         """Links whose session the server has lost while calls wait for their own answers on it."""
+        self._links: set[_Link] = set()
+        """All whose owner still runs: one that was replaced while somebody closed it must not be lost."""
+        self._dismissed = False
         self._failures = 0
         self._failed_at = 0.0
         self._era: str | None = None
@@ -180,6 +183,8 @@ class Connection:
         link = self._link
         if link is not None and link.live and self.info is not None:
             return self.info
+        if self._dismissed:
+            raise self._out_of_use()
         if self._attempt is None or self._attempt.done():
             self._attempt = self._owned(self._connect(era))
         return await self._joined(self._attempt)
@@ -197,14 +202,32 @@ class Connection:
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=CLOSE_LIMIT + 1.0)
-        await asyncio.gather(*(self._end(link) for link in (self._link, *self._retired)))
-        self._link = None
+        ending = set(self._links)
+        await asyncio.gather(*(self._end(link) for link in ending))
+        if self._link in ending or self._link not in self._links:  # another may have been opened meanwhile
+            self._link = None
         leftovers = list(self._leftovers)
         for leftover in leftovers:
             leftover.cancel()
         if leftovers:
             await asyncio.wait(leftovers, timeout=1.0)
-        self._state = "idle"
+        if self._link is None:
+            self._state = "idle"
+
+    def dismiss(self) -> None:
+        """Its definition is out of use: whoever still holds it starts nothing with it any more."""
+        self._dismissed = True
+
+    def _out_of_use(self) -> PiMcpError:
+        return NotExecuted(
+            Diagnostic(
+                "connection_failed",
+                "connect",
+                self.name,
+                "The server's entry changed or went meanwhile; nothing was sent.",
+                "Repeat it.",
+            )
+        )
 
     async def _connect(self, era: str | None) -> ServerInfo:
         from pi_mcp.config import resolve, resolve_secrets
@@ -272,8 +295,11 @@ class Connection:
         return await self._start(resolved, again, deadline).ready
 
     def _start(self, resolved: ResolvedServer, plan: Plan, deadline: float) -> _Link:
+        if self._dismissed:
+            raise self._out_of_use()
         link = _Link(Faults(), asyncio.get_running_loop().create_future(), probed=plan != "legacy")
         self._link = link
+        self._links.add(link)
         link.args = resolved.args
         link.owner = asyncio.create_task(self._own(link, resolved, plan, deadline), name=f"mcp:{self.name}")
         return link
@@ -311,6 +337,7 @@ class Connection:
                 self._died(link)
         finally:
             link.stop.set()
+            self._links.discard(link)
             self._retired.discard(link)
             link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
 
@@ -532,7 +559,9 @@ class Connection:
                 link.retire()
             for question in call.asking:
                 question.cancel()
-            if not task.done():
+            if task.done():
+                _look_at(task)  # cancelled in the turn of the loop in which the answer came
+            else:
                 await self._abandon(task)
         self._succeeded()
         self._failures = 0

@@ -26,7 +26,9 @@ class Connections:
         self._configuration = configuration
         self._roots_cwd = roots_cwd
         self._connections: dict[str, Connection] = {}
-        self._old: dict[str, Connection] = {}
+        self._old: set[Connection] = set()
+        """Of definitions that changed or went; each until it has ended."""
+        self._endings: set[asyncio.Task[None]] = set()
         self.credentials: Callable[[ResolvedServer], Credentials | None] | None = None
         """Set by who owns the logins: the credentials of an HTTP server, asked for at each connection."""
 
@@ -41,7 +43,9 @@ class Connections:
             changed |= set(before)
         self._configuration = configuration
         for name in changed & set(self._connections):
-            self._old[name] = self._connections.pop(name)
+            old = self._connections.pop(name)
+            old.dismiss()
+            self._old.add(old)
         return changed
 
     def get(self, name: str) -> Connection:
@@ -57,11 +61,23 @@ class Connections:
         return self._connections[name]
 
     async def close(self, name: str | None = None) -> None:
-        """End one connection, or all in parallel; about 5 s at most, idempotent."""
-        ending = []
-        for table in (self._connections, self._old):
-            for key in [key for key in table if name is None or key == name]:
-                ending.append(table[key])
-                if table is self._old:
-                    del self._old[key]
-        await asyncio.gather(*(connection.close() for connection in ending))
+        """End one connection, or all in parallel; about 5 s at most, idempotent.
+
+        Cancelling the caller does not cancel the ending: a connection that is out of use has nobody else to end it.
+        """
+        ending = [one for one in (*self._connections.values(), *self._old) if name is None or one.name == name]
+        tasks = {asyncio.create_task(self._end(connection)) for connection in ending}
+        for task in tasks:
+            self._endings.add(task)
+            task.add_done_callback(self._endings.discard)
+        if name is None:
+            tasks |= self._endings
+        if tasks:
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()
+
+    async def _end(self, connection: Connection) -> None:
+        await connection.close()
+        self._old.discard(connection)
