@@ -186,6 +186,6 @@ def test_a_reload_of_a_broken_file_changes_nothing(tmp_path: Path, private_home:
             assert plugin.connections.get("a").state == "connected"
             assert not (await session.call("mcp__a__echo", {})).is_error
             path.write_text(good.replace('"command"', '"description": "new", "command"'))
-            assert (await session.command("/mcp reload")).text.splitlines() == ["Reloaded: 1 servers", "~ a"]
+            assert (await session.command("/mcp reload")).text.splitlines() == ["Reloaded: 1 server.", "~ a"]
 
     run(main())

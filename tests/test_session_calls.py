@@ -464,7 +464,7 @@ def test_a_reload_leaves_the_call_of_an_unchanged_server_alone(tmp_path: Path) -
             running = asyncio.create_task(session.call("mcp__a__echo", {"n": 1}))
             await until(lambda: bool(calls_of(servers["a"])))
             answer = await session.command("/mcp reload")
-            assert answer.text.splitlines() == ["Reloaded: 1 servers", "- b"]
+            assert answer.text.splitlines() == ["Reloaded: 1 server.", "- b"]
             assert not (await running).is_error
             assert len(pids_of(servers["a"])) == 1
             assert plugin.connections.get("a").state == "connected"
