@@ -115,8 +115,12 @@ def create_private(directory: Path, prefix: str, suffix: str, data: bytes) -> Pa
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
         except FileExistsError:
             continue
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+        except BaseException:
+            remove(path)  # a full disk: half a file says nothing and takes the last of the room
+            raise
         return path
     raise FileExistsError(errno.EEXIST, "no free name", str(directory))
 
@@ -124,8 +128,7 @@ def create_private(directory: Path, prefix: str, suffix: str, data: bytes) -> Pa
 def append_private(path: Path, data: bytes) -> None:
     """Append `data` with one write to a file with mode 0600, made when missing; no symbolic link is followed."""
     private_dir(path.parent)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    fd = os.open(path, flags, 0o600)
+    fd = open_append(path)
     try:
         os.write(fd, data)
     finally:
@@ -133,9 +136,17 @@ def append_private(path: Path, data: bytes) -> None:
 
 
 def open_append(path: Path) -> int:
-    """A file descriptor for appending to a private file; the caller closes it."""
+    """A file descriptor for appending to a private file; the caller closes it.
+
+    Raises OSError for what is no regular file: writing to a pipe would wait for its other end, perhaps for ever.
+    """
     private_dir(path.parent)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    fd = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
 
 
 def read_private(path: Path, limit: int) -> bytes | None:

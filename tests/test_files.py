@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -253,3 +255,29 @@ def test_the_places_are_the_users_own_and_apart(private_home: Path) -> None:
     places = {files.config_dir(), files.state_dir(), files.cache_dir()}
     assert len(places) == 3
     assert all(private_home in place.parents and place.name == "pi-mcp" for place in places)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "private" / "debug.log"
+    files.private_dir(pipe.parent)
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match=r"debug\.log"):
+        files.append_private(pipe, b"line\n")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError, match=r"debug\.log"):
+            files.append_private(pipe, b"line\n")
+    finally:
+        os.close(reader)
+
+
+def test_a_file_that_did_not_fit_leaves_no_part(tmp_path: Path) -> None:
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError):
+            files.create_private(tmp_path / "private", "result-", ".json", b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list((tmp_path / "private").iterdir()) == []
