@@ -214,6 +214,11 @@ class Connection:
         if self._link is None:
             self._state = "idle"
 
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of it runs."""
+        return not self._links
+
     def dismiss(self) -> None:
         """Its definition is out of use: whoever still holds it starts nothing with it any more."""
         self._dismissed = True

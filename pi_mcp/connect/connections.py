@@ -80,4 +80,6 @@ class Connections:
 
     async def _end(self, connection: Connection) -> None:
         await connection.close()
-        self._old.discard(connection)
+        # It may have been opened again while it was in use, and have gone out of use since.
+        if connection.at_rest:
+            self._old.discard(connection)
