@@ -290,7 +290,8 @@ class _Search:
             raise
         except PiMcpError as error:
             return None, error
-        if reply.status >= 500 or reply.status == 429:
+        # A plain 500 is what careless servers say to every unknown path.
+        if reply.status in (429, 502, 503, 504):
             return None, self.trouble(place, reply)
         value = reply.json() if reply.ok else None
         return (value, None) if isinstance(value, dict) else (None, None)

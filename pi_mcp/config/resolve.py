@@ -203,6 +203,8 @@ class _Resolution:
         values: dict[str, Any] = {}
         for key, item in written.items():
             values[key] = item
+            if key in ("clientSecret", "privateKey") and isinstance(item, str) and item.startswith("!"):
+                continue  # a command, for `auth/proof.py`
             if isinstance(item, str):
                 values[key] = self.text(f"oauth.{key}", item)
             elif isinstance(item, list):

@@ -85,7 +85,7 @@ class Hidden(Mapping[str, str]):
 class SecretCommand:
     """A `!command` that has not run yet: what goes to the shell as written, and where its output belongs."""
 
-    table: Literal["headers", "env"]
+    table: Literal["headers", "env", "oauth"]
     key: str
     text: str = field(repr=False)
     time_limit: float = TIME_LIMIT

@@ -137,6 +137,8 @@ OAUTH: Mapping[str, tuple[str, str]] = {
     "dpop": ("boolean", "Tokens bound to a key"),
 }
 """The keys of an `oauth` object (DESIGN §8): kind of value, meaning."""
+OAUTH_COMMANDS = ("clientSecret", "privateKey")
+"""Those that may be a `!command`; it runs for a login and when a token is renewed."""
 
 _OAUTH_REPLACED: Mapping[str, str] = {
     "scope": "The key is called `scopes`.",
@@ -517,9 +519,15 @@ class _Entry:
                 self.fault(place, f"{shown} is not known", hint)
                 continue
             if isinstance(item, str) and item.startswith("!"):
+                if key in OAUTH_COMMANDS:
+                    if not item[1:].strip():
+                        self.fault(place, f"{shown} is a command without text")
+                    continue
                 # Its writer expects a command; sending the text itself would give the command away.
                 self.fault(
-                    place, f"{shown} cannot be a command", "Commands work in `headers` and `env`; use ${NAME} here."
+                    place,
+                    f"{shown} cannot be a command",
+                    "Commands work in `headers`, `env`, `clientSecret` and `privateKey`; use ${NAME} here.",
                 )
                 continue
             match OAUTH[key][0]:
