@@ -6,9 +6,10 @@ the state directory, so that a login in another process can ask for it; it holds
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from pi_mcp.auth.challenges import scopes_of
 
 TRIES = 3
 """Logins that ask for the same missing scope before it is given up."""
-_LIMIT = 64 * 1024
+_LIMIT = 1024 * 1024
+_MOST_ROWS = 100
+_NOTHING: dict[str, Any] = {"scopes": [], "tries": 0, "open": False}
 
 
 def configured(value: object) -> tuple[str, ...] | None:
@@ -62,56 +65,62 @@ class WantedScopes:
     def note(self, server: str, url: str, scopes: Iterable[str]) -> None:
         """A call was refused for want of these scopes."""
         key, scopes = _key(server, url), scopes_of(" ".join(scopes))
-        if not scopes or set(scopes) <= set(self._read().get(key, {}).get("scopes", ())):
+        row = self._read().get(key, _NOTHING)
+        if not scopes or (row["open"] and set(scopes) <= set(row["scopes"])):
             return
-        with files.locked(self._path.with_suffix(".lock")):
-            rows = self._read()
-            row = rows.get(key, {"scopes": [], "tries": 0})
+        with self._changed() as rows:
+            row = rows.get(key, _NOTHING)
             # Something new was asked for: the count begins anew.
-            rows[key] = {"scopes": list(union(row["scopes"], scopes))[:50], "tries": 0}
-            self._write(rows)
+            tries = row["tries"] if set(scopes) <= set(row["scopes"]) else 0
+            rows[key] = {"scopes": list(union(row["scopes"], scopes))[:50], "tries": tries, "open": True}
 
     def of(self, server: str, url: str) -> tuple[str, ...]:
         """What a login should ask for beside the rest."""
-        return tuple(self._read().get(_key(server, url), {}).get("scopes", ()))
+        return tuple(self._read().get(_key(server, url), _NOTHING)["scopes"])
 
-    def tries(self, server: str, url: str) -> int:
-        return int(self._read().get(_key(server, url), {}).get("tries", 0))
+    def in_vain(self, server: str, url: str) -> bool:
+        """Enough logins have asked for it, and the server still refused the last call."""
+        row = self._read().get(_key(server, url), _NOTHING)
+        return bool(row["open"]) and row["tries"] >= TRIES
 
     def tried(self, server: str, url: str) -> None:
-        """A login has asked for them."""
+        """A login has asked for it. It is settled until the server refuses again."""
         key = _key(server, url)
-        if key not in self._read():
-            return
-        with files.locked(self._path.with_suffix(".lock")):
-            rows = self._read()
-            if key in rows:
-                rows[key]["tries"] += 1
-                self._write(rows)
+        if key in self._read():
+            with self._changed() as rows:
+                if key in rows:
+                    tries = rows[key]["tries"] + 1 if rows[key]["open"] else 0
+                    rows[key] = {**rows[key], "tries": tries, "open": False}
 
     def forget(self, server: str, url: str) -> None:
         key = _key(server, url)
-        if key not in self._read():
-            return
-        with files.locked(self._path.with_suffix(".lock")):
-            rows = self._read()
-            rows.pop(key, None)
-            self._write(rows)
+        if key in self._read():
+            with self._changed() as rows:
+                rows.pop(key, None)
 
     def _read(self) -> dict[str, Any]:
         data = files.read_private(self._path, _LIMIT)
         try:
             rows = json.loads(data or b"{}")
             return {
-                str(key): {"scopes": list(scopes_of(" ".join(row["scopes"]))), "tries": int(row["tries"])}
+                str(key): {
+                    "scopes": list(scopes_of(" ".join(row["scopes"]))),
+                    "tries": int(row["tries"]),
+                    "open": row["open"] is True,
+                }
                 for key, row in rows.items()
             }
         except (ValueError, TypeError, KeyError, AttributeError):
             return {}
 
-    def _write(self, rows: dict[str, Any]) -> None:
-        kept = dict(list(rows.items())[-200:])
-        files.write_private(self._path, json.dumps(kept).encode())
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        files.private_dir(self._path.parent)
+        with files.locked(self._path.with_suffix(".lock")):
+            rows = self._read()
+            yield rows
+            kept = dict(list(rows.items())[-_MOST_ROWS:])
+            files.write_private(self._path, json.dumps(kept).encode())
 
 
 def _key(server: str, url: str) -> str:
