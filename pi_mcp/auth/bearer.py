@@ -33,7 +33,7 @@ class OAuthBearer:
         self._given: Credential | None = None
         self._hidden: Credential | None = None
         self._useless: str | None = None
-        """A token that was refused right after it had been got: renewing again would bring no better one."""
+        """A header that was refused right after it had been got: renewing again would bring no better one."""
 
     async def headers(self) -> Mapping[str, str]:
         """The header to send now; nothing where nobody has signed in. Raises PiMcpError."""
@@ -55,7 +55,7 @@ class OAuthBearer:
                 # It is still good for some seconds; the next request tries again.
         self._hide(credential)
         self._given = credential
-        return {"Authorization": f"{credential.tokens.token_type} {credential.tokens.access_token}"}
+        return {"Authorization": _header(credential)}
 
     async def refused(self, status: int, challenges: tuple[str, ...]) -> bool:
         """After a 401: a newer token of another process, or one renewal. Raises PiMcpError where neither helps."""
@@ -66,17 +66,16 @@ class OAuthBearer:
         latest = await self._store.load(self._server, self._url, fresh=True)
         if latest is not None and latest.tokens.access_token not in ("", given.tokens.access_token):
             return True
-        if given.tokens.access_token == self._useless:
+        if _header(given) == self._useless:
             raise login_required(self._server, "The server refuses the login, and a renewed one too.")
         if latest is not None and latest.tokens.access_token and not renewable(self._resolved, latest):
             raise login_required(self._server, "The server refuses the login, and there is no refresh token.")
         await renew(self._store, self._resolved, given, self._request)
         return True
 
-    def still_refused(self) -> None:
+    def still_refused(self, headers: Mapping[str, str]) -> None:
         """The request that was sent again with what came after `refused` was refused too."""
-        if self._given is not None:
-            self._useless = self._given.tokens.access_token
+        self._useless = headers.get("Authorization")
 
     def _hide(self, credential: Credential) -> None:
         """No log and no message shows what goes out from here."""
@@ -107,6 +106,10 @@ class OAuthBearer:
         else:
             message = f"The server wants a login; the stored one for this address has the name {other.server}."
         return login_required(self._server, message)
+
+
+def _header(credential: Credential) -> str:
+    return f"{credential.tokens.token_type} {credential.tokens.access_token}"
 
 
 def credentials_for(resolved: ResolvedServer, store: CredentialStore) -> OAuthBearer | None:

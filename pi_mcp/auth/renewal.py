@@ -6,7 +6,7 @@ refused the newest one with `invalid_grant` (reports B118, B119).
 
     lock ─► read the store again ─► newer token there? use it
                                  └► one request ─► tokens: store, then use
-                                                ├► invalid_grant: use a newer token of the store, or keep the client alone
+                                                ├► invalid_grant: a newer one of the store, or the client alone stays
                                                 └► 5xx, network, other refusals: everything stays
 """
 
@@ -148,7 +148,8 @@ def login_required(server: str, message: str) -> PiMcpError:
 async def by_refresh_token(resolved: ResolvedServer, credential: Credential) -> Tokens:
     """The token request of a renewal (RFC 6749 §6), or of client credentials (§4.4). Sent once."""
     from pi_mcp.auth.fetch import Fetcher
-    from pi_mcp.auth.tokens import ClientProof, request_tokens
+    from pi_mcp.auth.proof import proof_of
+    from pi_mcp.auth.tokens import request_tokens
 
     tokens = credential.tokens
     if tokens.refresh_token is not None:
@@ -157,15 +158,11 @@ async def by_refresh_token(resolved: ResolvedServer, credential: Credential) -> 
         grant = {"grant_type": "client_credentials"}
         if tokens.scopes:
             grant["scope"] = " ".join(tokens.scopes)
-    oauth = {} if isinstance(resolved.oauth, bool | None) else resolved.oauth
-    proof = ClientProof(
-        secret=oauth.get("clientSecret"), private_key=oauth.get("privateKey"), audience=credential.issuer
-    )
     return await request_tokens(
         Fetcher(credential.server, credential.url, environ=resolved.environ),
         credential.token_endpoint,
         credential.client,
-        proof,
+        await proof_of(resolved, credential.issuer),
         grant,
         resource=credential.resource,
         scopes=tokens.scopes,

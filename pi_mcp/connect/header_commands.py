@@ -51,3 +51,7 @@ class HeaderCommands:
                 return False
             self._current = renewed
             return True
+
+    def still_refused(self, headers: Mapping[str, str]) -> None:
+        """Nothing to be learned: another command's output may be accepted, so the next refusal runs it again."""
+        del headers

@@ -63,7 +63,13 @@ class Credentials(Protocol):
         """The headers to send now."""
 
     async def refused(self, status: int, challenges: tuple[str, ...]) -> bool:
-        """After a 401: True when `headers` now gives something new, so that the request is sent once more."""
+        """After a 401: True when `headers` now gives something new, so that the request is sent once more.
+
+        Raises PiMcpError where it is known what the person has to do.
+        """
+
+    def still_refused(self, headers: Mapping[str, str]) -> None:
+        """The request was sent once more with these, and refused again."""
 
 
 class RequestFailed(Exception):
@@ -276,13 +282,19 @@ class Sender:
                 401, tuple(response.headers.get_list("www-authenticate"))
             )
             login = await self._login()
+        except PiMcpError as error:
+            await response.aclose()
+            raise _not_logged_in(error) from None
         except BaseException:
             await response.aclose()
             raise
         if not renewed:
             return response
         await response.aclose()
-        return await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        if response.status_code == 401:
+            self._credentials.still_refused(login)
+        return response
 
     async def _login(self) -> Mapping[str, str]:
         if self._credentials is None:
@@ -290,7 +302,7 @@ class Sender:
         try:
             return dict(await self._credentials.headers())
         except PiMcpError as error:
-            raise RequestFailed(Fault("status", 401, executed="no", diagnostic=error.diagnostic)) from None
+            raise _not_logged_in(error) from None
 
     async def _follow(
         self,
@@ -407,6 +419,10 @@ class Sender:
             with contextlib.suppress(Exception):
                 await transport.aclose()
         self._inner.clear()
+
+
+def _not_logged_in(error: PiMcpError) -> RequestFailed:
+    return RequestFailed(Fault("status", 401, executed="no", diagnostic=error.diagnostic))
 
 
 async def read_body(response: httpx2.Response, limit: int) -> bytes:
