@@ -49,8 +49,11 @@ class Screen:
     def columns(self) -> int:
         return self.console.width if self.terminal else 80
 
-    def line(self, text: str = "", level: str = "", *, indent: int = 0) -> None:
-        """Some lines of cleaned text, wrapped between words; continuation lines keep the indentation."""
+    def line(self, text: str = "", level: str = "", *, indent: int = 0, whole: bool = False) -> None:
+        """Some lines of cleaned text, wrapped between words; continuation lines keep the indentation.
+
+        `whole` leaves the wrapping to the terminal, which puts no line break into what is copied.
+        """
         text = redact(text)
         if not self.terminal:
             self.out.write("\n".join(" " * indent + part for part in text.split("\n")) + "\n")
@@ -60,7 +63,8 @@ class Screen:
         from rich.text import Text
 
         shown: Any = Text(text, style=STYLES.get(level, ""))
-        self.console.print(Padding(shown, (0, 0, 0, indent), expand=False) if indent else shown)
+        shown = Padding(shown, (0, 0, 0, indent), expand=False) if indent else shown
+        self.console.print(shown, soft_wrap=whole)
 
     def parts(self, *parts: tuple[str, str]) -> None:
         """One line of pieces, each with its level."""
