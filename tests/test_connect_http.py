@@ -967,6 +967,9 @@ def test_renewed_credentials_repeat_a_refused_request_once() -> None:
         def still_refused(self, headers: Mapping[str, str]) -> None:
             self.again = dict(headers)
 
+        def denied(self, challenges: tuple[str, ...]) -> None:
+            raise AssertionError
+
     def react(request: Any, server: HttpServer) -> dict[str, Any]:
         if request.headers["authorization"] == "Bearer new" and server.era == "legacy":
             return {}
@@ -1057,6 +1060,9 @@ class Logins:
 
     def still_refused(self, headers: Mapping[str, str]) -> None:
         assert headers == {"Authorization": "Bearer new"}
+
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        raise AssertionError
 
 
 def test_requests_refused_one_after_the_other_share_one_renewal() -> None:

@@ -6,12 +6,15 @@ never asks a person, never holds one request up for another, and only a renewal 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pi_mcp.auth.challenges import bearer
 from pi_mcp.auth.records import Credential
 from pi_mcp.auth.renewal import REFUSED, RequestTokens, due, login_required, renew, renewable
+from pi_mcp.auth.scopes import WantedScopes
 from pi_mcp.errors import PiMcpError
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class OAuthBearer:
         self._request = request
         self._server = resolved.definition.name
         self._url = resolved.url or ""
+        self._wanted = WantedScopes(store.state_dir)
         self._given: Credential | None = None
         self._hidden: Credential | None = None
         self._useless: str | None = None
@@ -76,6 +80,14 @@ class OAuthBearer:
     def still_refused(self, headers: Mapping[str, str]) -> None:
         """The request that was sent again with what came after `refused` was refused too."""
         self._useless = headers.get("Authorization")
+
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        """Keep the scopes that a 403 named, for the next `/mcp auth`. Nothing is asked for by itself (B134)."""
+        challenge = bearer(challenges)
+        if self._given is None or challenge is None or challenge.error != "insufficient_scope" or not challenge.scopes:
+            return
+        with contextlib.suppress(OSError, TimeoutError, PiMcpError):
+            self._wanted.note(self._server, self._url, challenge.scopes)
 
     def _hide(self, credential: Credential) -> None:
         """No log and no message shows what goes out from here."""

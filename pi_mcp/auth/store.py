@@ -297,8 +297,13 @@ class CredentialStore:
     # Parts, built at their first use
 
     @property
+    def state_dir(self) -> Path:
+        """The directory of the state that the logins belong to."""
+        return files.state_dir() if self._state_dir is None else self._state_dir
+
+    @property
     def _directory(self) -> Path:
-        return (files.state_dir() if self._state_dir is None else self._state_dir) / "credentials"
+        return self.state_dir / "credentials"
 
     def _rooms(self) -> tuple[Path, Index, Locks]:
         if self._built is None:

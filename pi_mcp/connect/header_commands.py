@@ -55,3 +55,7 @@ class HeaderCommands:
     def still_refused(self, headers: Mapping[str, str]) -> None:
         """Nothing to be learned: another command's output may be accepted, so the next refusal runs it again."""
         del headers
+
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        """The command's own account lacks a right; running it again would change nothing."""
+        del challenges

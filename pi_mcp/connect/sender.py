@@ -71,6 +71,9 @@ class Credentials(Protocol):
     def still_refused(self, headers: Mapping[str, str]) -> None:
         """The request was sent once more with these, and refused again."""
 
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        """After a 403: what the login lacks. The request is never sent again for it (report B134)."""
+
 
 class RequestFailed(Exception):
     """Why this request got no answer."""
@@ -274,6 +277,8 @@ class Sender:
         headers = list(headers)
         login = await self._login()
         response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        if response.status_code == 403 and self._credentials is not None:
+            self._credentials.denied(tuple(response.headers.get_list("www-authenticate")))
         if response.status_code != 401 or self._credentials is None:
             return response
         try:
@@ -294,6 +299,8 @@ class Sender:
         response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
         if response.status_code == 401:
             self._credentials.still_refused(login)
+        elif response.status_code == 403:
+            self._credentials.denied(tuple(response.headers.get_list("www-authenticate")))
         return response
 
     async def _login(self) -> Mapping[str, str]:
