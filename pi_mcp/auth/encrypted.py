@@ -141,8 +141,8 @@ class FilePlace:
         if KEY in self._environ and KEY_FILE in self._environ:
             raise Unavailable(f"{KEY} and {KEY_FILE} are both set.", "Keep one of them.")
         name = KEY if KEY in self._environ else KEY_FILE
-        text = self._environ[name].strip()
-        if name == KEY_FILE:
+        text = self._environ.get(name, "").strip()
+        if name == KEY_FILE and text:
             path = Path(text).expanduser()
             try:
                 with path.open("rb") as file:
@@ -150,7 +150,7 @@ class FilePlace:
             except (OSError, ValueError):
                 raise Unavailable(f"The file that {KEY_FILE} names cannot be read.", _HINT) from None
         if not text:
-            raise Unavailable(f"{name} holds no key.", _HINT)
+            raise Unavailable(f"{name if name in self._environ else KEY} holds no key.", _HINT)
         raw = _random_bytes(text)
         if raw is not None:
             return "hkdf", raw

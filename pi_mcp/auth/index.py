@@ -79,7 +79,7 @@ class Index:
         with files.locked(self._lock, timeout=LOCK_WAIT):
             self._seen = (None, {})
             entries = self.entries()
-            if not entries and self._foreign():
+            if _decode(data := self._read()) is None and data:
                 files.rotate(self._path, 0)  # a newer version's, or damaged: kept aside, not overwritten
             change(entries)
             document = {"version": VERSION, "entries": [asdict(entry) for entry in entries.values()]}
@@ -91,7 +91,7 @@ class Index:
         if mark is None:
             return {}
         if self._seen[0] != mark:
-            self._seen = (mark, _decode(self._read()))
+            self._seen = (mark, _decode(self._read()) or {})
         return self._seen[1]
 
     def _mark(self) -> tuple[int, int, int] | None:
@@ -107,22 +107,16 @@ class Index:
             return files.read_private(self._path, FILE_LIMIT)
         return None
 
-    def _foreign(self) -> bool:
-        try:
-            value = json.loads(self._read() or b"{}")
-        except (ValueError, RecursionError):
-            return True
-        return not isinstance(value, dict) or bool(value and value.get("version") != VERSION)
 
-
-def _decode(data: bytes | None) -> Entries:
+def _decode(data: bytes | None) -> Entries | None:
+    """The entries of a file of this version, None for anything else."""
     try:
         document = json.loads(data or b"")
         if document["version"] != VERSION:
-            return {}
+            return None
         found = [_entry(one) for one in document["entries"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return {}
+        return None
     return {(entry.place, entry.id): entry for entry in found}
 
 

@@ -24,9 +24,10 @@ TURN = 0.2
 
 
 class _Holding:
-    """That this task, or one that works for it, has the lock; over when its holder is."""
+    """That this task, or one that it started meanwhile, has the lock; over when its holder is."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, locks: Locks, id: str) -> None:
+        self.locks = locks
         self.id = id
         self.active = True
 
@@ -47,10 +48,10 @@ class Locks:
     ) -> AsyncIterator[bool]:
         """Hold the lock; True within. False, without the lock, once `settled` says that waiting is of no use.
 
-        May be nested in one task. Raises TimeoutError after `wait` seconds, OSError or ConfigurationError where the
-        directory cannot be used.
+        May be nested in one task and those that it starts. Raises TimeoutError after `wait` seconds, OSError or
+        ConfigurationError where the directory cannot be used.
         """
-        if any(one.active and one.id == id for one in _held.get()):
+        if any(one.active and one.id == id and one.locks is self for one in _held.get()):
             yield True
             return
         local = self._local.setdefault(id, asyncio.Lock())
@@ -61,7 +62,7 @@ class Locks:
                 if free is None:
                     yield False
                     return
-                holding = _Holding(id)
+                holding = _Holding(self, id)
                 token = _held.set((*_held.get(), holding))
                 try:
                     yield True
