@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pi_mcp.auth.challenges import bearer
+from pi_mcp.auth.index import id_of
 from pi_mcp.auth.records import Credential
 from pi_mcp.auth.renewal import REFUSED, RequestTokens, due, login_required, renew, renewable
 from pi_mcp.auth.scopes import WantedScopes
@@ -33,11 +34,10 @@ class OAuthBearer:
         self._request = request
         self._server = resolved.definition.name
         self._url = resolved.url or ""
+        self._id = id_of(self._server, self._url)
         self._wanted = WantedScopes(store.state_dir)
         self._given: Credential | None = None
         self._hidden: Credential | None = None
-        self._useless: str | None = None
-        """A header that was refused right after it had been got: renewing again would bring no better one."""
 
     async def headers(self) -> Mapping[str, str]:
         """The header to send now; nothing where nobody has signed in. Raises PiMcpError."""
@@ -70,7 +70,7 @@ class OAuthBearer:
         latest = await self._store.load(self._server, self._url, fresh=True)
         if latest is not None and latest.tokens.access_token not in ("", given.tokens.access_token):
             return True
-        if _header(given) == self._useless:
+        if _header(given) == self._store.useless.get(self._id):
             raise login_required(self._server, "The server refuses the login, and a renewed one too.")
         if latest is not None and latest.tokens.access_token and not renewable(self._resolved, latest):
             raise login_required(self._server, "The server refuses the login, and there is no refresh token.")
@@ -79,7 +79,7 @@ class OAuthBearer:
 
     def still_refused(self, headers: Mapping[str, str]) -> None:
         """The request that was sent again with what came after `refused` was refused too."""
-        self._useless = headers.get("Authorization")
+        self._store.useless[self._id] = headers.get("Authorization")
 
     def denied(self, challenges: tuple[str, ...]) -> None:
         """Keep the scopes that a 403 named, for the next `/mcp auth`. Nothing is asked for by itself (B134)."""

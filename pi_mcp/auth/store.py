@@ -77,6 +77,8 @@ class CredentialStore:
         self._places: dict[str, Place] = {}
         self.unsaved: dict[str, tuple[str | None, Credential]] = {}
         """By id: what a renewal gave and the store did not take, with the refresh token that it came from."""
+        self.useless: dict[str, str | None] = {}
+        """By id: a header that the server refused right after it had been renewed. No other would fare better."""
 
     # Whether and what, from the index alone
 
