@@ -42,11 +42,12 @@ class BrowserHost(AskingHost):
         self.opened: list[str] = []
         self.shown: list[str] = []
         self.pages: list[str] = []
+        self.browsers: list[asyncio.Task[None]] = []
 
     @property
     def urls(self) -> list[str]:
         """The addresses that were shown."""
-        return [line for text in self.shown for line in text.splitlines() if "://" in line]
+        return [line for text in self.shown for line in text.splitlines() if line.startswith("http")]
 
     async def notify(self, level: Level, text: str) -> None:
         self.shown.append(text)
@@ -61,10 +62,23 @@ class BrowserHost(AskingHost):
         self.opened.append(url)
         if not self.opens:
             return False
+        self.browsers.append(asyncio.create_task(self._browse(url)))
+        return True
+
+    async def _browse(self, url: str) -> None:
         page = await self.browse(url)
         if isinstance(page, str):
             self.pages.append(page)
-        return True
+
+    async def settle(self) -> None:
+        """Wait until the browsers have shown their pages; those that never come back are closed."""
+        if self.browsers:
+            _, late = await asyncio.wait(self.browsers, timeout=2)
+            for one in late:
+                one.cancel()
+            for result in await asyncio.gather(*self.browsers, return_exceptions=True):
+                if isinstance(result, Exception):
+                    raise result
 
 
 async def redirected(url: str) -> str:
@@ -86,6 +100,13 @@ async def stay(url: str) -> None:
     """A browser that never comes back."""
 
 
+async def until(happened: Callable[[], bool], limit: float = 10.0) -> None:
+    """Wait until something is so, looking again and again."""
+    async with asyncio.timeout(limit):
+        while not happened():  # noqa: ASYNC110 - what is looked at has no event
+            await asyncio.sleep(0.01)
+
+
 def asked(url: str) -> dict[str, str]:
     """The parameters of an authorization request."""
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
@@ -97,11 +118,14 @@ def entry(server: AuthServer, **oauth: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def signing_in(server: AuthServer, folder: Path, **oauth: Any) -> AsyncIterator[tuple[Plugin, BrowserHost, Any]]:
+async def signing_in(
+    server: AuthServer, folder: Path, host: BrowserHost | None = None, **oauth: Any
+) -> AsyncIterator[tuple[Plugin, BrowserHost, Any]]:
     """A plugin with one protected server `s`, its host, and a session."""
     async with plugin_of({"s": entry(server, **oauth)}, folder, PI_MCP_CREDENTIAL_KEY=KEY) as plugin:
-        host = BrowserHost()
+        host = host or BrowserHost()
         yield plugin, host, plugin.session("one", host)
+        await host.settle()
 
 
 def free_again(port: int) -> bool:
@@ -124,5 +148,3 @@ def everything_in(folder: Path) -> str:
 def pending_tasks() -> set[str]:
     """The names of the tasks that run beside the current one."""
     return {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-
-

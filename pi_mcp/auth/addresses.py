@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 Reach = Literal["loopback", "private", "link-local", "public", "unusable"]
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Where clouds keep the credentials of their machines, outside the link-local range.
+_CLOUD = {ipaddress.ip_address(one) for one in ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")}
 _LOCAL_NAMES = ("localhost",)
 
 # Which addresses a server of a kind may lead to. A link-local address is where clouds keep their credentials, so
@@ -42,7 +44,7 @@ def reach_of(address: str) -> Reach:
         return "loopback"
     if ip.is_link_local:
         return "link-local"
-    if ip.is_unspecified or ip.is_multicast:
+    if ip.is_unspecified or ip.is_multicast or ip in _CLOUD:
         return "unusable"
     # `is_global` is False for the shared space of carriers and for documentation addresses, too.
     return "public" if ip.is_global else "private"
