@@ -41,9 +41,9 @@ class OAuthBearer:
 
     async def headers(self) -> Mapping[str, str]:
         """The header to send now; nothing where nobody has signed in. Raises PiMcpError."""
-        self._given = None
         credential = await self._store.load(self._server, self._url)
         if credential is None:
+            self._given = None
             return {}
         self._hide(credential)
         if not credential.tokens.access_token:
@@ -67,7 +67,7 @@ class OAuthBearer:
         given = self._given
         if given is None:
             raise self._not_signed_in()
-        latest = await self._store.load(self._server, self._url, fresh=True)
+        latest = await self._store.load(self._server, self._url)
         if latest is not None and latest.tokens.access_token not in ("", given.tokens.access_token):
             return True
         if _header(given) == self._store.useless.get(self._id):

@@ -59,7 +59,12 @@ async def renew(
     `credential_store_unavailable`.
     """
     id = id_of(stale.server, stale.url)
-    return await store.shared("renew", id, lambda: _renew(store, resolved, stale, request or by_refresh_token))
+    for _ in range(2):
+        found = await store.shared("renew", id, lambda: _renew(store, resolved, stale, request or by_refresh_token))
+        if found.tokens.access_token != stale.tokens.access_token:
+            break
+        # The renewal that was joined had begun for an older token, and ended with this very one.
+    return found
 
 
 async def _renew(
@@ -69,7 +74,8 @@ async def _renew(
     seen = store.entry(server, url)
 
     def settled() -> bool:
-        return store.entry(server, url) != seen
+        now = store.entry(server, url)
+        return now is None or seen is None or now.revision != seen.revision
 
     async with store.lock_unless(server, url, settled) as held:
         found = await _newer(store, stale)
