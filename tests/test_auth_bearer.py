@@ -9,13 +9,15 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pi_mcp.auth.bearer import OAuthBearer, credentials_for
-from pi_mcp.auth.renewal import due
+from pi_mcp.auth.records import Client, Tokens
+from pi_mcp.auth.renewal import due, renew
 from pi_mcp.config import configuration_of
 from pi_mcp.errors import AuthenticationError, PiMcpError
 from pi_mcp.plugin import Plugin, Session
@@ -114,8 +116,6 @@ def test_a_login_in_the_address_is_another_credential(tmp_path: Path) -> None:
 def test_a_token_is_due_30_s_before_its_end_or_at_half_of_a_short_life(
     lifetime: float, left: float, renewed: bool
 ) -> None:
-    from pi_mcp.auth.records import Tokens
-
     found = Tokens("t", obtained_at=1000.0, expires_at=1000.0 + lifetime)
     assert due(found, 1000.0 + lifetime - left) is renewed
     assert not due(Tokens("t"), 1e12)
@@ -319,12 +319,15 @@ def test_client_credentials_are_asked_for_again_without_a_refresh_token(tmp_path
     async def main() -> None:
         authority = Authority(rotates=False)
         with HttpServer(authority.script()) as http:
-            await store_of(tmp_path).save(authority.login("s", http, lifetime=-5.0, refresh=False))
+            saved = authority.login("s", http, lifetime=-5.0, refresh=False)
+            client = Client("client-s", "configured", None, auth_method="client_secret_post")
+            await store_of(tmp_path).save(replace(saved, client=client))
             entry = {"oauth": {"clientId": "client-s", "clientSecret": "x" * 20, "grant": "client_credentials"}}
             one = bearer(tmp_path, http, **entry)
             assert (await one.headers())["Authorization"] == f"Bearer {tokens(2).access_token}"
             assert authority.requests[0]["grant_type"] == "client_credentials"
             assert authority.requests[0]["scope"] == "read write"
+            assert authority.requests[0]["client_secret"] == "x" * 20
 
     run(main())
 
@@ -408,16 +411,39 @@ def test_five_parallel_calls_of_half_a_second_take_under_0_7_s(tmp_path: Path) -
                 assert "echo" in await call(session)
                 authority.call_delay = 0.5
                 best = 9.0
-                for _ in range(3):  # the machine may be busy; a lock would show in every round
+                for _ in range(8):  # the machine may be busy; a lock would show in every round
                     started = time.monotonic()
                     await asyncio.gather(*(session.call("mcp__s__echo", {"n": n}) for n in range(5)))
                     best = min(best, time.monotonic() - started)
+                    if best < 0.7:
+                        break
+                print(f"five parallel calls of 0.5 s: {best:.3f} s")
                 return best
 
     assert 0.5 <= run(main()) < 0.7
 
 
 # -- after a 401
+
+
+def test_a_refusal_that_joins_a_renewal_of_an_older_token_has_one_of_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        authority = Authority(delay=0.2)
+        with HttpServer(authority.script()) as http:
+            store = store_of(tmp_path)
+            old = authority.login("s", http)
+            current = newer(old, 1)
+            await store.save(old)
+            resolved = resolved_of("s", http.url)
+            one = OAuthBearer(resolved, store)
+            await one.headers()
+            first, second = await asyncio.gather(renew(store, resolved, old), renew(store, resolved, current))
+            assert first.tokens.access_token == second.tokens.access_token == tokens(2).access_token
+            assert len(authority.requests) == 1
+            await asyncio.gather(renew(store, resolved, old), renew(store, resolved, second))
+            assert len(authority.requests) == 2
+
+    run(main())
 
 
 def test_after_a_401_a_newer_token_of_another_process_is_used_without_a_request(tmp_path: Path) -> None:

@@ -228,3 +228,47 @@ def test_ten_processes_read_and_write_one_login_in_the_secret_service(tmp_path: 
     codes, left = out.splitlines()
     assert codes == str([0] * 10)
     assert left == "4", "one head and three parts"
+
+
+def test_a_call_uses_a_login_of_the_secret_service_and_a_locked_one_stops_no_other_server(tmp_path: Path) -> None:
+    out = session(
+        tmp_path,
+        """
+        from pi_mcp.config import configuration_of
+        from pi_mcp.plugin import Plugin
+        from tests.auth_store_support import Authority
+        from tests.hostile.http_server import HttpServer
+
+        async def called(servers):
+            configuration = configuration_of(servers, environ={}, cwd=FOLDER)
+            async with Plugin(configuration, state_dir=FOLDER / "state", cache_dir=FOLDER / "cache") as plugin:
+                session = plugin.session("one", keep=False)
+                codes = {}
+                for name in servers:
+                    found = await session.load([f"{name}.echo"])
+                    if found.not_searched:
+                        codes[name] = found.not_searched[0].code
+                        continue
+                    try:
+                        await session.call(f"mcp__{name}__echo", {})
+                        codes[name] = "ok"
+                    except PiMcpError as error:
+                        codes[name] = error.diagnostic.code
+                return codes, (await session.command("get s")).text
+
+        async def main():
+            authority = Authority()
+            with HttpServer(authority.script()) as http, HttpServer() as free:
+                servers = {"s": {"url": http.url}, "free": {"url": free.url}}
+                await store().save(authority.login("s", http, lifetime=-5.0))
+                codes, text = await called(servers)
+                print(codes, len(authority.requests), "in the keyring" in text, PLANTED in text)
+                lock()
+                codes, text = await called(servers)
+                print(codes, len(authority.requests), "in the keyring" in text, PLANTED in text)
+        asyncio.run(main())
+        """,
+    )
+    first, second = out.splitlines()
+    assert first == "{'s': 'ok', 'free': 'ok'} 1 True False"
+    assert second == "{'s': 'credential_store_unavailable', 'free': 'ok'} 1 True False"

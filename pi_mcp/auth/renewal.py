@@ -153,23 +153,29 @@ def login_required(server: str, message: str) -> PiMcpError:
 
 async def by_refresh_token(resolved: ResolvedServer, credential: Credential) -> Tokens:
     """The token request of a renewal (RFC 6749 §6), or of client credentials (§4.4). Sent once."""
+    from pi_mcp.auth.client_credentials import client_login
     from pi_mcp.auth.fetch import Fetcher
     from pi_mcp.auth.proof import proof_of
     from pi_mcp.auth.tokens import request_tokens
 
     tokens = credential.tokens
-    if tokens.refresh_token is not None:
-        grant = {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token}
-    else:
-        grant = {"grant_type": "client_credentials"}
-        if tokens.scopes:
-            grant["scope"] = " ".join(tokens.scopes)
+    fetcher = Fetcher(credential.server, credential.url, environ=resolved.environ)
+    proof = await proof_of(resolved, credential.issuer)
+    if tokens.refresh_token is None:
+        return await client_login(
+            fetcher,
+            credential.token_endpoint,
+            credential.client,
+            proof,
+            resource=credential.resource,
+            scopes=tokens.scopes,
+        )
     return await request_tokens(
-        Fetcher(credential.server, credential.url, environ=resolved.environ),
+        fetcher,
         credential.token_endpoint,
         credential.client,
-        await proof_of(resolved, credential.issuer),
-        grant,
+        proof,
+        {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token},
         resource=credential.resource,
         scopes=tokens.scopes,
     )
