@@ -295,6 +295,30 @@ def test_b154_a_crash_at_any_point_leaves_the_old_login_or_the_new_one(tmp_path:
     run(main())
 
 
+@pytest.mark.parametrize("size", [0, 4000])
+def test_a_crash_in_the_first_login_leaves_nothing_that_cannot_be_found(tmp_path: Path, size: int) -> None:
+    async def main() -> None:
+        for after in range(20):
+            folder, saved = tmp_path / str(after), credential(size=size)
+            crashing = CrashingKeyring(after, {})
+            try:
+                await store_of(folder, crashing).save(saved)
+            except Crash:
+                pass
+            else:
+                break
+            keyring = MemoryKeyring()
+            keyring.entries = crashing.entries
+            store = store_of(folder, keyring)
+            assert await store.load("s", URL) in (None, saved)
+            for entry in await store.stored():
+                await store.delete(entry.server)
+            assert keyring.entries == {}
+            assert await store.stored() == []
+
+    run(main())
+
+
 def test_parts_of_two_logins_are_never_read_as_one(tmp_path: Path) -> None:
     async def main() -> None:
         keyring = MemoryKeyring()
@@ -394,8 +418,9 @@ def test_b152_a_store_that_keeps_nothing_is_found_out_when_it_is_read_back(tmp_p
     async def main() -> None:
         for number, backend in enumerate((ForgetfulKeyring(), fail.Keyring(), null.Keyring())):
             store = store_of(tmp_path / str(number), backend)
-            await unavailable(store.save(credential()))
-            assert await store.load("s", URL) is None or isinstance(backend, ForgetfulKeyring)
+            await unavailable(store.save(credential(size=3000 * number)))
+            assert await store.load("s", URL) is None
+            assert await store.stored() == []
             if not isinstance(backend, ForgetfulKeyring):
                 await unavailable(store.check())
 

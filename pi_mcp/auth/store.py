@@ -187,12 +187,19 @@ class CredentialStore:
             pieces=((revision, count),) if count else (),
         )
         before = old.pieces if old is not None else ()
-        if count:
-            # Noted first: parts that a crash leaves behind are found by the next write or removal.
+        if count or old is None:
+            # Noted first: what a crash leaves behind is found by the next write or removal.
             noted = replace(old or replace(entry, revision="none yet"), pieces=(*before, (revision, count)))
             self._update(late, lambda entries: entries.__setitem__((place.name, id), noted))
         self._in_time(late)
-        place.write(id, credential.server, revision, text)
+        try:
+            place.write(id, credential.server, revision, text)
+        except Unavailable:
+            if old is None:  # nothing was there, so nothing may be said to be there
+                with contextlib.suppress(Unavailable):
+                    place.remove(id, credential.server, ((revision, count),))
+                    self._index.update(lambda entries: _ignored(entries.pop((place.name, id), None)))
+            raise
         place.clear(id, credential.server, before)
         self._index.update(lambda entries: entries.__setitem__((place.name, id), entry))
         return entry
