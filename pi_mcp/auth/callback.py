@@ -75,7 +75,8 @@ class CallbackListener:
         self._state: str | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._listening: list[asyncio.Server] = []
-        self._sockets: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._sockets: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         # A browser may take "localhost" for either address.
@@ -83,7 +84,7 @@ class CallbackListener:
         for address in addresses:
             try:
                 self._listening.append(
-                    await asyncio.start_server(self._serve, address, self._port, limit=LARGEST_REQUEST)
+                    await asyncio.start_server(self._connected, address, self._port, limit=LARGEST_REQUEST)
                 )
             except OSError as error:
                 if address == "::1" and error.errno != errno.EADDRINUSE:
@@ -112,9 +113,21 @@ class CallbackListener:
 
     async def close(self) -> None:
         """Close the port and every socket; about a second at most."""
-        for one in self._listening:
-            one.close()
-        self._listening.clear()
+        self._closed = True
+        try:
+            # asyncio loses a socket that was accepted a moment before its server is closed: accept no more, let
+            # what is on its way arrive (it is turned away), then close.
+            loop = asyncio.get_running_loop()
+            for server in self._listening:
+                for one in server.sockets:
+                    with contextlib.suppress(NotImplementedError):  # Windows
+                        loop.remove_reader(one.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
+        finally:
+            for server in self._listening:
+                server.close()
+            self._listening.clear()
         tasks = set(self._sockets)
         if tasks:
             # A browser that is about to get its page may have it.
@@ -128,26 +141,31 @@ class CallbackListener:
     def _done(self) -> bool:
         return self._answer is not None and self._answer.done()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None or len(self._sockets) >= _MOST_SOCKETS:
-            writer.close()
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed or len(self._sockets) >= _MOST_SOCKETS:
+            writer.transport.abort()
             return
-        self._sockets[task] = writer
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._sockets.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._sockets.discard(task)
+            # Nothing is left to be sent, or nobody to read it. Not in the task: one that is cancelled early never runs.
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(READ_LIMIT):
                 head = await reader.readuntil(b"\r\n\r\n")
                 status, title, text = self._judge(head.decode("latin-1"))
                 writer.write(_page(status, title, text))
                 await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
-        finally:
-            self._sockets.pop(task, None)
-            writer.close()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):
-                    await writer.wait_closed()
 
     def _judge(self, head: str) -> tuple[str, str, str]:
         """Status, title and text of the page; takes the answer when it is the one."""
