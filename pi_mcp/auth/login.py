@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Mapping
@@ -202,30 +203,30 @@ class _Login:
             from pi_mcp.config.lookup import resolve_secrets
 
             resolved = await resolve_secrets(resolved)
-        headers = {name: value.reveal() for name, value in resolved.headers.items()}
-        reply = await self.fetcher.request(
-            "POST",
-            self.url,
-            headers={
-                **headers,
-                "Content-Type": "application/json",
-                "Accept": "application/json, text/event-stream",
-            },
-            body=_INITIALIZE,
-            limit=None,
-        )
+        headers = {
+            **{name: value.reveal() for name, value in resolved.headers.items()},
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        reply = await self.fetcher.request("POST", self.url, headers=headers, body=_INITIALIZE, limit=None)
+        lines = reply.header_lines("www-authenticate")
+        session = reply.header("mcp-session-id")
+        if reply.ok and not lines:
+            # Some let anybody shake hands and ask for a login at the first question.
+            if session is not None:
+                headers["Mcp-Session-Id"] = session
+            with contextlib.suppress(PiMcpError):
+                asked = await self.fetcher.request("POST", self.url, headers=headers, body=_LIST, limit=None)
+                lines = asked.header_lines("www-authenticate")
         await self._leave(reply, headers)
-        return reply.header_lines("www-authenticate")
+        return lines
 
     async def _leave(self, reply: Reply, headers: Mapping[str, str]) -> None:
         """A server that answers anybody has begun a session for this question: end it."""
-        session = reply.header("mcp-session-id")
-        if session is None or not reply.ok:
+        if reply.header("mcp-session-id") is None or not reply.ok:
             return
         try:
-            await self.fetcher.request(
-                "DELETE", self.url, headers={**headers, "Mcp-Session-Id": session}, follow=False, limit=None
-            )
+            await self.fetcher.request("DELETE", self.url, headers=headers, follow=False, limit=None)
         except PiMcpError:
             pass
 
@@ -527,3 +528,4 @@ _INITIALIZE = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
     b'"capabilities":{},"clientInfo":{"name":"pi-mcp","version":"1"}}}'
 )
+_LIST = b'{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}'
