@@ -19,6 +19,7 @@ from pi_mcp.auth.index import id_of
 from pi_mcp.auth.os_keyring import LIMIT
 from pi_mcp.auth.records import from_json, to_json
 from pi_mcp.auth.store import CredentialStore
+from pi_mcp.connect.command import child_environment
 from pi_mcp.errors import PiMcpError
 from tests.auth_store_support import (
     KEY,
@@ -637,6 +638,14 @@ def test_a_key_that_cannot_be_used_never_leads_to_another_place(tmp_path: Path) 
         assert PLANTED not in files_below(tmp_path)
 
     run(main())
+
+
+def test_no_stdio_server_is_given_the_key_with_the_rest_of_the_environment() -> None:
+    environ = {**KEY, "PI_MCP_CREDENTIAL_KEY_FILE": "/run/secrets/key", "OTHER": "x", "PATH": "/bin"}
+    assert child_environment(True, environ) == {"OTHER": "x", "PATH": "/bin"}
+    assert child_environment(False, environ) == {"PATH": "/bin"}
+    named = child_environment(("PI_MCP_CREDENTIAL_KEY",), environ)
+    assert named["PI_MCP_CREDENTIAL_KEY"] == KEY["PI_MCP_CREDENTIAL_KEY"], "who names it means it"
 
 
 def test_one_sealed_file_does_not_stand_for_another(tmp_path: Path) -> None:
