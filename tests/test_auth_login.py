@@ -173,6 +173,11 @@ def test_without_pkce_there_is_no_login(tmp_path: Path, methods: Any) -> None:
                 assert "PKCE" in diagnostic.message
                 assert server.at("/register") == []
                 assert host.opened == []
+            # A person may vouch for what the issuer does not say, and not against what it says.
+            async with signing_in(server, tmp_path / "b", trustIssuer=server.issuer) as (_, host, session):
+                answer = await session.command("auth s")
+                assert (answer.diagnostic is None) == (methods is None)
+                assert all(asked(url)["code_challenge_method"] == "S256" for url in host.urls)
 
     run(main())
 

@@ -30,14 +30,15 @@ from pi_mcp.auth.callback import (
     NotThisLogin,
     pasted_answer,
 )
-from pi_mcp.auth.client_credentials import client_login
 from pi_mcp.auth.device import device_login
 from pi_mcp.auth.discovery import Discovered, discover
+from pi_mcp.auth.dpop import KeyProofs, proofs_for_login
 from pi_mcp.auth.proof import oauth_of, proof_of
 from pi_mcp.auth.records import Client, Credential, Tokens
 from pi_mcp.auth.registration import client_for, given_client, reusable
 from pi_mcp.auth.scopes import TRIES, WantedScopes, choose, configured, union
-from pi_mcp.auth.tokens import ERRORS, Proofs, TokenRefused, request_tokens
+from pi_mcp.auth.tokens import ERRORS, TokenRefused, request_tokens
+from pi_mcp.auth.unattended import NOBODY, needs_nobody, unattended_login
 from pi_mcp.errors import PiMcpError, failure
 from pi_mcp.text import clean_line, redact
 
@@ -79,14 +80,13 @@ async def login(
     browser: bool = True,
     wanted: WantedScopes | None = None,
     fetcher: Fetcher | None = None,
-    dpop: Proofs | None = None,
 ) -> Credential:
     """Sign in and store it. `browser` False: the address is shown, and a code or an address is typed in.
 
     `wanted` knows what calls were refused for. Raises PiMcpError; asyncio.CancelledError when it is cancelled.
     """
     check_allowed(resolved, host)
-    return await _Login(resolved, configuration, host, store, browser, wanted, fetcher, dpop).run()
+    return await _Login(resolved, configuration, host, store, browser, wanted, fetcher).run()
 
 
 def check_allowed(resolved: ResolvedServer, host: Host) -> None:
@@ -113,7 +113,7 @@ def check_allowed(resolved: ResolvedServer, host: Host) -> None:
             "The server has an `Authorization` header, which is its login.",
             "Remove the header to sign in with OAuth.",
         )
-    if oauth_of(resolved).get("grant") != "client_credentials" and not host.interactive:
+    if not needs_nobody(resolved) and not host.interactive:
         raise failure(
             "authentication_required",
             "authenticate",
@@ -136,7 +136,6 @@ class _Login:
         browser: bool,
         wanted: WantedScopes | None,
         fetcher: Fetcher | None,
-        dpop: Proofs | None,
     ) -> None:
         from pi_mcp.auth.fetch import Fetcher as AnyFetcher
 
@@ -147,7 +146,7 @@ class _Login:
         self.store = store
         self.browser = browser
         self.wanted = wanted
-        self.dpop = dpop
+        self.dpop: KeyProofs | None = None
         self.oauth: Mapping[str, Any] = oauth_of(resolved)
         self.grant = str(self.oauth.get("grant", "authorization_code"))
         self.fetcher = fetcher or AnyFetcher(self.server, self.url, environ=resolved.environ or configuration.environ)
@@ -175,8 +174,16 @@ class _Login:
             found = await discover(
                 self.fetcher, self.url, await self.challenges(), trust_issuer=self.oauth.get("trustIssuer")
             )
+            self.dpop = proofs_for_login(
+                self.server, found.metadata, self.oauth.get("dpop"), required=found.dpop_required
+            )
             scopes = self.scopes(found, stored)
             client, tokens = await self.obtained(found, scopes, stored, listener)
+            if self.dpop is not None and tokens.token_type != self.dpop.token_type:
+                raise self.failed(
+                    "The authorization server gave a token that is not bound to a key, as `dpop` demands.",
+                    'Set "dpop": false in `oauth` to use such tokens.',
+                )
         credential = Credential(
             server=self.server,
             url=self.url,
@@ -187,6 +194,7 @@ class _Login:
             token_endpoint=found.metadata.token_endpoint,
             revocation_endpoint=found.metadata.revocation_endpoint,
             authorization_endpoint=found.metadata.authorization_endpoint,
+            dpop_key=self.dpop.pem if self.dpop is not None else None,
         )
         self.hide(tokens, client)
         await self.store.save(credential)
@@ -263,20 +271,19 @@ class _Login:
         listener: CallbackListener | None,
     ) -> tuple[Client, Tokens]:
         """A client and its tokens; once more with a new registration where the server has forgotten the old one."""
-        if self.grant == "client_credentials":
+        if needs_nobody(self.resolved):
             given = given_client(found.metadata, self.oauth, None)
-            proof = await proof_of(self.resolved, found.issuer)
-            tokens = await client_login(
+            tokens = await unattended_login(
+                self.resolved,
                 self.fetcher,
-                found.metadata.token_endpoint,
-                given,
-                proof,
+                issuer=found.issuer,
+                endpoint=found.metadata.token_endpoint,
+                client=given,
                 resource=found.resource,
                 scopes=scopes,
                 dpop=self.dpop,
             )
-            assert given is not None  # noqa: S101 - client_login refuses None
-            return given, tokens
+            return given or NOBODY, tokens
         self.check_flow(found)
         old = stored.client if stored is not None and stored.issuer == found.issuer else None
         if old is not None and self.doubt(old) in _doubted:
@@ -309,11 +316,17 @@ class _Login:
             return
         if metadata.authorization_endpoint is None:
             raise self.failed("The authorization server has no page for a login.", "Choose another `grant` in `oauth`.")
-        if not metadata.pkce:
+        # Some know S256 and do not say so (Entra): the person may vouch for one exact issuer, never against its word.
+        vouched = metadata.code_challenge_methods is None and self.oauth.get("trustIssuer") == metadata.issuer
+        if not metadata.pkce and not vouched:
+            told = ""
+            if metadata.code_challenge_methods is None:
+                issuer = redact(clean_line(metadata.issuer, 200))
+                told = f' If its documentation says so, set "trustIssuer": "{issuer}" in `oauth`.'
             raise self.failed(
                 "The authorization server does not say that it knows PKCE with S256, without which a login could be "
                 "stolen on its way.",
-                "Tell whoever runs it; until then put a token into `headers`.",
+                f"Tell whoever runs it, or put a token into `headers`.{told}",
             )
 
     async def tokens(
@@ -377,6 +390,8 @@ class _Login:
         }
         if scopes:
             fields["scope"] = " ".join(scopes)
+        if self.dpop is not None:
+            fields["dpop_jkt"] = self.dpop.thumbprint
         prompt = prompt_of(found, scopes, again=stored is not None)
         if prompt:
             fields["prompt"] = prompt
