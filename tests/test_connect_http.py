@@ -970,6 +970,12 @@ def test_renewed_credentials_repeat_a_refused_request_once() -> None:
         def denied(self, challenges: tuple[str, ...]) -> None:
             raise AssertionError
 
+        def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+            return {}
+
+        def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+            return False
+
     def react(request: Any, server: HttpServer) -> dict[str, Any]:
         if request.headers["authorization"] == "Bearer new" and server.era == "legacy":
             return {}
@@ -1063,6 +1069,12 @@ class Logins:
 
     def denied(self, challenges: tuple[str, ...]) -> None:
         raise AssertionError
+
+    def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return {}
+
+    def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+        return False
 
 
 def test_requests_refused_one_after_the_other_share_one_renewal() -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pi_mcp.auth.challenges import bearer
+from pi_mcp.auth.challenges import of_login
 from pi_mcp.auth.index import id_of
 from pi_mcp.auth.records import Credential
 from pi_mcp.auth.renewal import REFUSED, RequestTokens, due, login_required, renew, renewable
@@ -19,6 +19,7 @@ from pi_mcp.auth.scopes import WantedScopes
 from pi_mcp.errors import PiMcpError
 
 if TYPE_CHECKING:
+    from pi_mcp.auth.dpop import KeyProofs
     from pi_mcp.auth.store import CredentialStore
     from pi_mcp.config.resolve import ResolvedServer
 
@@ -38,6 +39,7 @@ class OAuthBearer:
         self._wanted = WantedScopes(store.state_dir)
         self._given: Credential | None = None
         self._hidden: Credential | None = None
+        self._proofs: KeyProofs | None = None
 
     async def headers(self) -> Mapping[str, str]:
         """The header to send now; nothing where nobody has signed in. Raises PiMcpError."""
@@ -83,16 +85,38 @@ class OAuthBearer:
 
     def denied(self, challenges: tuple[str, ...]) -> None:
         """Keep the scopes that a 403 named, for the next `/mcp auth`. Nothing is asked for by itself (B134)."""
-        challenge = bearer(challenges)
+        challenge = of_login(challenges)
         if self._given is None or challenge is None or challenge.error != "insufficient_scope" or not challenge.scopes:
             return
         with contextlib.suppress(OSError, TimeoutError, PiMcpError):
             self._wanted.note(self._server, self._url, challenge.scopes)
 
+    def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """A proof for this very request, where the token that goes with it is bound to a key (RFC 9449)."""
+        kind, _, token = headers.get("Authorization", "").partition(" ")
+        if self._proofs is None or kind != self._proofs.token_type:
+            return {}
+        return self._proofs.headers(method, url, token=token)
+
+    def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+        """Keep the nonce that an answer brought; True where the request was refused for want of it alone."""
+        if self._proofs is None:
+            return False
+        from pi_mcp.auth.dpop import wants_nonce
+
+        # Another request may have learned it while this one was under way without it, so it need not be new.
+        self._proofs.learned(url, nonce)
+        return nonce is not None and wants_nonce(status, challenges)
+
     def _hide(self, credential: Credential) -> None:
         """No log and no message shows what goes out from here."""
         if credential is self._hidden:
             return
+        self._proofs = None
+        if credential.dpop_key is not None:
+            from pi_mcp.auth.dpop import stored_proofs
+
+            self._proofs = stored_proofs(credential)
         self._hidden = credential
         for secret in (
             credential.tokens.access_token,

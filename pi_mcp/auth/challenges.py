@@ -48,12 +48,14 @@ def parse(lines: Iterable[str]) -> list[Challenge]:
     return found
 
 
-def bearer(lines: Iterable[str]) -> Challenge | None:
-    """The Bearer challenge; of several, what the first of them says, completed by the others (report B127)."""
-    return of_scheme(lines, "bearer")
+def of_login(lines: Iterable[str]) -> Challenge | None:
+    """The challenge that a login answers: Bearer, or DPoP where a server takes only tokens bound to a key."""
+    lines = tuple(lines)
+    return of_scheme(lines, "bearer") or of_scheme(lines, "dpop")
 
 
 def of_scheme(lines: Iterable[str], scheme: str) -> Challenge | None:
+    """The challenge of this scheme; of several, what the first of them says, completed by the others (B127)."""
     parameters: dict[str, str] = {}
     seen = False
     for challenge in parse(lines):

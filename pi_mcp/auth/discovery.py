@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pi_mcp.auth.addresses import origin_of, shown_url, url_problem
-from pi_mcp.auth.challenges import bearer
+from pi_mcp.auth.challenges import of_login
 from pi_mcp.errors import AuthenticationError, PiMcpError, ServerError, failure
 from pi_mcp.text import clean_line, redact
 
@@ -87,7 +87,7 @@ async def discover(
     `oauth_failed` for what must not be used, ServerError while something is not reachable.
     """
     search = _Search(fetcher, url, trust_issuer if isinstance(trust_issuer, str) else None)
-    challenge = bearer(challenges)
+    challenge = of_login(challenges)
     resource = await search.resource(challenge.resource_metadata if challenge else None)
     asked = challenge.scopes if challenge else None
     if resource is None:
@@ -106,6 +106,11 @@ async def discover(
         asked,
         dpop_required=resource.get("dpop_bound_access_tokens_required") is True,
     )
+
+
+async def metadata_of(fetcher: Fetcher, issuer: str) -> AuthorizationServer:
+    """The metadata of an issuer that the configuration names. Raises PiMcpError as `discover`."""
+    return await _Search(fetcher, issuer, None).first_of([issuer])
 
 
 def canonical(url: str) -> str:

@@ -1,4 +1,4 @@
-"""How a configured client proves itself: its secret and key, from the file, a variable or a command.
+"""How a configured client proves itself: its secret, key or assertion, from the file, a variable or a command.
 
 Comes in: a resolved server. Goes out: a `ClientProof` for one use. A `!command` runs when the proof is needed, within
 the bounds of every secret command; nothing is kept.
@@ -22,16 +22,23 @@ def oauth_of(resolved: ResolvedServer) -> Mapping[str, object]:
 
 
 async def proof_of(resolved: ResolvedServer, issuer: str) -> ClientProof:
-    """The client's secret and private key, as configured. Raises ConfigurationError (`secret_lookup_failed`)."""
-    secret = await _value(resolved, "clientSecret")
-    key = await _value(resolved, "privateKey")
+    """The client's secret, key or assertion, as configured. Raises ConfigurationError (`secret_lookup_failed`)."""
+    secret = await configured_secret(resolved, "clientSecret")
+    key = await configured_secret(resolved, "privateKey")
     if key is not None and "\n" not in key:
         # One line of an .env file: the line breaks of the PEM are spelled out.
         key = key.replace("\\n", "\n")
-    return ClientProof(secret, key, issuer)
+    assertion = None
+    if oauth_of(resolved).get("grant") not in ("jwt_bearer", "id_jag"):
+        # With those it is the grant, and no proof of the client.
+        from pi_mcp.auth.workload import assertion_of
+
+        assertion = await assertion_of(resolved)
+    return ClientProof(secret, key, issuer, assertion)
 
 
-async def _value(resolved: ResolvedServer, key: str) -> str | None:
+async def configured_secret(resolved: ResolvedServer, key: str) -> str | None:
+    """A secret of the `oauth` object: its text, or what its command gives now; None where it is not there."""
     value = oauth_of(resolved).get(key)
     if not isinstance(value, str):
         return None

@@ -52,7 +52,7 @@ def given_client(metadata: AuthorizationServer, oauth: Mapping[str, Any], redire
     if oauth.get("clientId"):
         return Client(str(oauth["clientId"]), "configured", redirect_uri, auth_method(metadata, oauth))
     if oauth.get("clientMetadataUrl") and metadata.cimd:
-        method = "private_key_jwt" if oauth.get("privateKey") else "none"
+        method = "private_key_jwt" if oauth.get("privateKey") or signs_by_platform(oauth) else "none"
         return Client(str(oauth["clientMetadataUrl"]), "metadata_document", redirect_uri, method)
     return None
 
@@ -61,9 +61,15 @@ def auth_method(metadata: AuthorizationServer, oauth: Mapping[str, Any]) -> str:
     """How a configured client proves itself at the token endpoint."""
     if oauth.get("tokenEndpointAuthMethod"):
         return str(oauth["tokenEndpointAuthMethod"])
-    if oauth.get("privateKey"):
+    if oauth.get("privateKey") or signs_by_platform(oauth):
         return "private_key_jwt"
     return _with_secret(metadata) if oauth.get("clientSecret") else "none"
+
+
+def signs_by_platform(oauth: Mapping[str, Any]) -> bool:
+    """Whether the client proves itself with what its platform signed. With other grants that is the grant itself."""
+    given = oauth.get("assertion") or oauth.get("assertionFile")
+    return bool(given) and oauth.get("grant") not in ("jwt_bearer", "id_jag")
 
 
 def reusable(stored: Client, redirect_uri: str) -> bool:

@@ -42,12 +42,13 @@ def due(tokens: Tokens, now: float) -> bool:
 
 def renewable(resolved: ResolvedServer, credential: Credential) -> bool:
     """Whether new tokens can be had without a person."""
-    return credential.tokens.refresh_token is not None or _by_client(resolved)
+    return credential.tokens.refresh_token is not None or _needs_nobody(resolved)
 
 
-def _by_client(resolved: ResolvedServer) -> bool:
-    oauth = resolved.oauth
-    return not isinstance(oauth, bool | None) and oauth.get("grant") == "client_credentials"
+def _needs_nobody(resolved: ResolvedServer) -> bool:
+    from pi_mcp.auth.unattended import needs_nobody
+
+    return needs_nobody(resolved)
 
 
 async def renew(
@@ -121,7 +122,8 @@ async def _request(
     try:
         tokens = await request(resolved, current)
     except TokenRefused as error:
-        if error.error != "invalid_grant":
+        if error.error != "invalid_grant" or _needs_nobody(resolved):
+            # What is refused there is the configuration's, and may be better at the next request.
             raise
         latest = await store.load(server, url, fresh=True)
         if latest is not None and latest.tokens != current.tokens and latest.tokens.access_token:
@@ -152,30 +154,34 @@ def login_required(server: str, message: str) -> PiMcpError:
 
 
 async def by_refresh_token(resolved: ResolvedServer, credential: Credential) -> Tokens:
-    """The token request of a renewal (RFC 6749 §6), or of client credentials (§4.4). Sent once."""
-    from pi_mcp.auth.client_credentials import client_login
+    """The token request of a renewal (RFC 6749 §6), or again the grant that needs nobody. Sent once."""
+    from pi_mcp.auth.dpop import stored_proofs
     from pi_mcp.auth.fetch import Fetcher
     from pi_mcp.auth.proof import proof_of
     from pi_mcp.auth.tokens import request_tokens
+    from pi_mcp.auth.unattended import unattended_login
 
     tokens = credential.tokens
     fetcher = Fetcher(credential.server, credential.url, environ=resolved.environ)
-    proof = await proof_of(resolved, credential.issuer)
-    if tokens.refresh_token is None:
-        return await client_login(
+    dpop = stored_proofs(credential)
+    if _needs_nobody(resolved):
+        return await unattended_login(
+            resolved,
             fetcher,
-            credential.token_endpoint,
-            credential.client,
-            proof,
+            issuer=credential.issuer,
+            endpoint=credential.token_endpoint,
+            client=credential.client,
             resource=credential.resource,
             scopes=tokens.scopes,
+            dpop=dpop,
         )
     return await request_tokens(
         fetcher,
         credential.token_endpoint,
         credential.client,
-        proof,
-        {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token},
+        await proof_of(resolved, credential.issuer),
+        {"grant_type": "refresh_token", "refresh_token": str(tokens.refresh_token)},
         resource=credential.resource,
         scopes=tokens.scopes,
+        dpop=dpop,
     )

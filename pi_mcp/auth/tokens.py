@@ -11,7 +11,7 @@ import base64
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, quote
 
@@ -71,6 +71,10 @@ class TokenRefused(AuthenticationError):
         self.error = error
         self.status = status
 
+    def with_hint(self, hint: str) -> TokenRefused:
+        """The same refusal, for somebody who knows more about what was sent."""
+        return TokenRefused(replace(self.diagnostic, hint=hint), self.error, self.status)
+
 
 class Proofs(Protocol):
     """Headers that prove the possession of a key with each request (RFC 9449)."""
@@ -94,6 +98,8 @@ class ClientProof:
     """PEM, for `private_key_jwt`."""
     audience: str | None = None
     """For `private_key_jwt`: the issuer (RFC 7523bis), or else the endpoint."""
+    assertion: str | None = field(default=None, repr=False)
+    """For `private_key_jwt`: what a platform signed, in place of a key of one's own."""
 
 
 async def request_tokens(
@@ -165,11 +171,10 @@ def client_fields(
         return {
             "client_id": client.client_id,
             "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
-            "client_assertion": signed_assertion(
-                client.client_id, proof.private_key, proof.audience or endpoint, server
-            ),
+            "client_assertion": proof.assertion
+            or signed_assertion(client.client_id, proof.private_key, proof.audience or endpoint, server),
         }, {}
-    return {"client_id": client.client_id}, {}
+    return ({"client_id": client.client_id} if client.client_id else {}), {}
 
 
 def signed_assertion(client_id: str, private_key: str | None, audience: str, server: str) -> str:
@@ -244,7 +249,7 @@ def tokens_of(
         raise refusal_of(reply, server, error)
     values = _values(reply)
     token = values.get("access_token") if values else None
-    if values is None or not _sendable(token):
+    if values is None or not is_sendable(token):
         raise unusable_reply(server)
     kind = values.get("token_type")
     kind = kind.strip() if isinstance(kind, str) and kind.strip() else "Bearer"
@@ -344,7 +349,8 @@ def _form(body: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _sendable(token: object) -> bool:
+def is_sendable(token: object) -> bool:
+    """Whether a reply's token can stand in a header."""
     return (
         isinstance(token, str) and 0 < len(token) <= _LONGEST_TOKEN and all(0x21 <= ord(char) < 0x7F for char in token)
     )

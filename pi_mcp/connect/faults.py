@@ -328,9 +328,9 @@ def _missing_scopes(fault: Fault) -> str:
     line = fault.headers.get("www-authenticate")
     if line is None:
         return ""
-    from pi_mcp.auth.challenges import bearer
+    from pi_mcp.auth.challenges import of_login
 
-    challenge = bearer([line])
+    challenge = of_login([line])
     if challenge is None or challenge.error != "insufficient_scope":
         return ""
     return redact(clean_line(" ".join(challenge.scopes or ()), 200)) or "a scope that it does not name"

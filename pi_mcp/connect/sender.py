@@ -74,6 +74,14 @@ class Credentials(Protocol):
     def denied(self, challenges: tuple[str, ...]) -> None:
         """After a 403: what the login lacks. The request is never sent again for it (report B134)."""
 
+    def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Further headers for this one request alone, which is sent with `headers` of this login (RFC 9449)."""
+
+    def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+        """After every answer: True where the server only wanted the nonce that it brought, so that the request,
+        which it did not execute, is sent once more.
+        """
+
 
 class RequestFailed(Exception):
     """Why this request got no answer."""
@@ -276,7 +284,7 @@ class Sender:
         """
         headers = list(headers)
         login = await self._login()
-        response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        response = await self._proven(method, login, headers, body, url or self.url, silence)
         if response.status_code == 403 and self._credentials is not None:
             self._credentials.denied(tuple(response.headers.get_list("www-authenticate")))
         if response.status_code != 401 or self._credentials is None:
@@ -296,7 +304,7 @@ class Sender:
         if not renewed:
             return response
         await response.aclose()
-        response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        response = await self._proven(method, login, headers, body, url or self.url, silence)
         if response.status_code == 401:
             self._credentials.still_refused(login)
         elif response.status_code == 403:
@@ -311,16 +319,43 @@ class Sender:
         except PiMcpError as error:
             raise _not_logged_in(error) from None
 
+    async def _proven(
+        self,
+        method: str,
+        login: Mapping[str, str],
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        url: httpx2.URL,
+        silence: float | None,
+    ) -> httpx2.Response:
+        """The answer to a request with this login; sent again, once, where only a server's nonce was missing."""
+        response = await self._follow(method, login, headers, body, url, silence)
+        if self._credentials is None:
+            return response
+        challenges = tuple(response.headers.get_list("www-authenticate"))
+        nonce = response.headers.get("dpop-nonce")
+        if not self._credentials.answered(str(response.request.url), response.status_code, nonce, challenges):
+            return response
+        await response.aclose()
+        response = await self._follow(method, login, headers, body, url, silence)
+        self._credentials.answered(
+            str(response.request.url), response.status_code, response.headers.get("dpop-nonce"), ()
+        )
+        return response
+
     async def _follow(
         self,
         method: str,
+        login: Mapping[str, str],
         headers: list[tuple[str, str]],
         body: bytes | None,
         url: httpx2.URL,
         silence: float | None,
     ) -> httpx2.Response:
         for _ in range(REDIRECTS + 1):
-            response = await self._once(method, headers, body, url, silence)
+            proof = self._credentials.proof(method, str(url), login) if self._credentials is not None else {}
+            sent = [*login.items(), *proof.items(), *headers]
+            response = await self._once(method, sent, body, url, silence)
             redirect = judge_redirect(url, response.status_code, response.headers.get("location"))
             if redirect is None:
                 return response
