@@ -428,7 +428,7 @@ class _Login:
         heard = listener.expect(state)
         await self.host.notify("info", f"To sign in to {clean_line(self.server)}, open this address:\n{url}")
         opening = asyncio.create_task(self.open(url)) if self.browser else None
-        pasting = asyncio.create_task(self.pasted(state))
+        pasting = asyncio.create_task(self.pasted(state, opening))
         try:
             async with asyncio.timeout(LOGIN_LIMIT):
                 both: set[asyncio.Future[Any]] = {heard, pasting}
@@ -462,8 +462,11 @@ class _Login:
         if not opened:
             await self.host.notify("warning", "No browser could be opened: open the address yourself.")
 
-    async def pasted(self, state: str) -> Answer | None:
+    async def pasted(self, state: str, opening: asyncio.Task[None] | None) -> Answer | None:
         """A pasted address with the right state; None where the host cannot ask. Dismissed, it ends the login."""
+        if opening is not None:
+            # What is said about the browser comes before the question, not into it.
+            await asyncio.wait({opening})
         where = "the browser" if self.browser else "your browser"
         question = f"Waiting for {where}. You may also paste the address that it ends at ({self.redirect_uri}?…):"
         loop = asyncio.get_running_loop()
