@@ -132,7 +132,8 @@ def environment(context: Mapping[str, Any]) -> dict[str, str]:
     """The variables that the configuration is read with: the context, and a key for the store of logins."""
     given = {name.upper(): value for name, value in context.items() if isinstance(value, str)}
     key = base64.b64encode(secrets.token_bytes(32)).decode()
-    return {**os.environ, **given, "PI_MCP_CREDENTIAL_KEY": key}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PI_MCP_")}
+    return {**own, **given, "PI_MCP_CREDENTIAL_KEY": key}
 
 
 # What is done with the server
@@ -200,6 +201,13 @@ class Visit:
             raise error_of(answer.diagnostic)
 
 
+def leaked(folder: Path, context: Mapping[str, Any]) -> list[str]:
+    """The names of the context's secrets that stand in a file, where none may."""
+    names = ("client_secret", "private_key_pem", "valid_jwt", "idp_id_token")
+    written = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    return [name for name in names if name in context and str(context[name]).encode() in written]
+
+
 def offer_sampling() -> None:
     """Declare sampling to the server, and answer it."""
     capabilities, answer = Connection.capabilities, Connection._answer
@@ -231,6 +239,8 @@ async def main(url: str) -> None:
             person = Person()
             async with asyncio.timeout(LIMIT):
                 await Visit(plugin.session("visit", person), person, context).run(scenario)
+        if names := leaked(folder, context):
+            raise RuntimeError(f"written to a file: {', '.join(names)}")
 
 
 if __name__ == "__main__":
