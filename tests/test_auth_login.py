@@ -193,6 +193,26 @@ def test_the_2025_03_26_endpoints_work_where_there_are_no_metadata(tmp_path: Pat
     run(main())
 
 
+def test_the_question_before_a_login_carries_the_configured_headers_and_fits_the_transport(tmp_path: Path) -> None:
+    async def main() -> None:
+        with AuthServer() as server:
+            more = {"headers": {"X-Tenant": "!printf blue", "accept": "text/html"}}
+            for kind, method in (("http", "POST"), ("sse", "GET")):
+                server.seen.clear()
+                entry = {"type": kind, "url": server.url, "oauth": {"callbackPort": free_port()}, **more}
+                async with plugin_of({"s": entry}, tmp_path / kind, PI_MCP_CREDENTIAL_KEY=KEY) as plugin:
+                    host = BrowserHost()
+                    answer = await plugin.session("one", host).command("auth s")
+                    assert answer.text.startswith("Signed in to s")
+                    await host.settle()
+                first = server.at("/mcp")[0]
+                assert (first.method, first.headers["x-tenant"]) == (method, "blue")
+                assert "text/event-stream" in first.headers["accept"]
+                assert "text/html" not in first.headers["accept"]
+
+    run(main())
+
+
 def test_client_credentials_need_nobody_and_renew_themselves(tmp_path: Path) -> None:
     async def main() -> None:
         with AuthServer() as server:

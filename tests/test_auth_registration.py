@@ -216,3 +216,26 @@ def test_only_an_explicit_login_registers(tmp_path: Path) -> None:
                 assert host.opened == []
 
     run(main())
+
+
+def test_a_metadata_document_signs_in_and_nothing_is_registered(tmp_path: Path) -> None:
+    async def main() -> None:
+        document = "https://me.example.test/client.json"
+        with AuthServer() as server:
+            server.metadata_changes["client_id_metadata_document_supported"] = True
+            async with signing_in(server, tmp_path, clientMetadataUrl=document) as (plugin, host, session):
+                answer = await session.command("auth s")
+                assert answer.diagnostic is None, answer.text
+                assert asked(host.urls[0])["client_id"] == document
+                assert [one.form["client_id"] for one in server.tokens()] == [document]
+                assert server.at("/register") == []
+                stored = await plugin.credentials.load("s", server.url)
+                assert stored is not None
+                assert stored.client.kind == "metadata_document"
+            # Where the server does not read such documents, a client is registered.
+            server.metadata_changes.clear()
+            async with signing_in(server, tmp_path / "b", clientMetadataUrl=document) as (_, host, session):
+                assert (await session.command("auth s")).diagnostic is None
+                assert asked(host.urls[0])["client_id"] == "client-1"
+
+    run(main())

@@ -188,7 +188,7 @@ def test_b131_a_lone_slash_at_the_end_of_an_issuer_is_no_other_issuer(tmp_path: 
 
 
 @pytest.mark.parametrize("words", ["auth s", "auth s --no-browser"])
-def test_b121_b125_a_taken_port_is_named_before_anything_else_happens(tmp_path: Path, words: str) -> None:
+def test_b121_a_taken_port_is_named_before_anything_else_happens(tmp_path: Path, words: str) -> None:
     async def main() -> None:
         with AuthServer() as server, socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -442,7 +442,7 @@ def test_b139_openid_connect_asks_for_the_login_again_only_when_somebody_is_sign
     ],
     ids=["403", "401", "404", "500", "no JSON", "no id"],
 )
-def test_b140_b142_a_refused_registration_ends_the_login_before_a_browser_opens(
+def test_b140_a_refused_registration_ends_the_login_before_a_browser_opens(
     tmp_path: Path, reaction: dict[str, Any]
 ) -> None:
     async def main() -> None:
@@ -459,6 +459,19 @@ def test_b140_b142_a_refused_registration_ends_the_login_before_a_browser_opens(
                 assert server.at("/authorize") == []
                 assert "planted" not in diagnostic.line()
                 assert "planted" not in everything_in(tmp_path)
+
+    run(main())
+
+
+def test_b142_no_browser_opens_without_a_client(tmp_path: Path) -> None:
+    async def main() -> None:
+        with AuthServer() as server:
+            server.override["/register"] = {"status": 403, "text": "Forbidden"}
+            async with signing_in(server, tmp_path) as (_, host, session):
+                for line in ("auth s", "auth s --no-browser"):
+                    assert (await refused(session, line)).code == "oauth_failed"
+                assert server.at("/authorize") == []
+                assert host.urls == []
 
     run(main())
 

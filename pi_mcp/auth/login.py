@@ -211,11 +211,13 @@ class _Login:
             from pi_mcp.config.lookup import resolve_secrets
 
             resolved = await resolve_secrets(resolved)
-        headers = {
-            **{name: value.reveal() for name, value in resolved.headers.items()},
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-        }
+        own = ("accept", "content-type", "content-length", "host", "mcp-session-id")
+        headers = {name: value.reveal() for name, value in resolved.headers.items() if name.lower() not in own}
+        if resolved.definition.transport == "sse":
+            headers["Accept"] = "text/event-stream"
+            reply = await self.fetcher.request("GET", self.url, headers=headers, limit=None)
+            return reply.header_lines("www-authenticate")
+        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         reply = await self.fetcher.request("POST", self.url, headers=headers, body=_INITIALIZE, limit=None)
         lines = reply.header_lines("www-authenticate")
         session = reply.header("mcp-session-id")
