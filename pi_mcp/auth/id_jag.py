@@ -1,8 +1,8 @@
 """Enterprise-managed authorization: the organisation's identity provider decides, and nobody is asked (SEP-990).
 
-Comes in: a person's identity token of the organisation's login, and the server that is to be used. Goes out: tokens for
-that server. The identity token goes to its own issuer alone; what it is exchanged for goes to the server's
-authorization server alone, and neither is kept.
+Comes in: a person's identity token of the organisation's login, and the server that is to be used. Goes out: a grant
+for that server's authorization server (ID-JAG), which `workload.py` turns into tokens. The identity token goes to its
+own issuer alone, and neither of them is kept.
 
     identity token ─► identity provider: token exchange (RFC 8693) ─► ID-JAG ─► authorization server: RFC 7523 ─► tokens
                         audience: the authorization server's issuer; resource: the server
@@ -20,48 +20,20 @@ from pi_mcp.auth.records import Client
 from pi_mcp.auth.tokens import (
     ERRORS,
     ClientProof,
-    Proofs,
     TokenRefused,
     error_name,
     is_sendable,
     refusal_of,
     send_to_endpoint,
 )
-from pi_mcp.auth.workload import workload_login
 from pi_mcp.errors import Diagnostic, failure
 
 if TYPE_CHECKING:
     from pi_mcp.auth.fetch import Fetcher
-    from pi_mcp.auth.records import Tokens
 
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a name
 _TYPE = "urn:ietf:params:oauth:token-type:"
 ID_JAG = _TYPE + "id-jag"
-
-
-async def id_jag_login(
-    fetcher: Fetcher,
-    idp: Fetcher,
-    idp_issuer: str,
-    idp_client: Client,
-    idp_proof: ClientProof,
-    subject: str,
-    *,
-    issuer: str,
-    endpoint: str,
-    client: Client,
-    proof: ClientProof,
-    resource: str,
-    scopes: tuple[str, ...] = (),
-    dpop: Proofs | None = None,
-) -> Tokens:
-    """Both steps. `idp` fetches from the identity provider, whose own address decides what it may lead to; `issuer`,
-    `endpoint` and `client` are the authorization server's. Raises PiMcpError.
-    """
-    grant = await exchange(
-        idp, idp_issuer, idp_client, idp_proof, subject, audience=issuer, resource=resource, scopes=scopes
-    )
-    return await workload_login(fetcher, endpoint, client, proof, grant, resource=resource, scopes=scopes, dpop=dpop)
 
 
 async def exchange(

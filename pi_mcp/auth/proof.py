@@ -31,9 +31,11 @@ async def proof_of(resolved: ResolvedServer, issuer: str) -> ClientProof:
     assertion = None
     if oauth_of(resolved).get("grant") not in ("jwt_bearer", "id_jag"):
         # With those it is the grant, and no proof of the client.
-        from pi_mcp.auth.workload import assertion_of
+        from pi_mcp.auth.workload import assertion_of, check_audience
 
         assertion = await assertion_of(resolved)
+        if assertion is not None:
+            check_audience(assertion, resolved.definition.name, issuer)
     return ClientProof(secret, key, issuer, assertion)
 
 

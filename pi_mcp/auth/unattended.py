@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pi_mcp.auth.client_credentials import client_login
-from pi_mcp.auth.id_jag import id_jag_login
+from pi_mcp.auth.id_jag import exchange
 from pi_mcp.auth.proof import configured_secret, oauth_of, proof_of
 from pi_mcp.auth.records import Client
 from pi_mcp.auth.tokens import ClientProof, Proofs
-from pi_mcp.auth.workload import assertion_of, workload_login
+from pi_mcp.auth.workload import assertion_of, check_audience, workload_login
 from pi_mcp.errors import failure
 
 if TYPE_CHECKING:
@@ -57,26 +57,32 @@ async def unattended_login(
             f"The grant `{grant}` needs a token to begin with.",
             "Give `assertion` or `assertionFile` in `oauth`.",
         )
-    if grant == "jwt_bearer":
-        return await workload_login(
-            fetcher, endpoint, client or NOBODY, proof, assertion, resource=resource, scopes=scopes, dpop=dpop
-        )
-    from pi_mcp.auth.fetch import Fetcher as AnyFetcher
+    if grant == "id_jag":
+        assertion = await _vouched(resolved, assertion, issuer, resource, scopes)
+    else:
+        check_audience(assertion, fetcher.server, issuer, endpoint)
+    return await workload_login(
+        fetcher, endpoint, client or NOBODY, proof, assertion, resource=resource, scopes=scopes, dpop=dpop
+    )
 
+
+async def _vouched(resolved: ResolvedServer, subject: str, issuer: str, resource: str, scopes: tuple[str, ...]) -> str:
+    """The identity provider's grant for a person's token."""
+    from pi_mcp.auth.fetch import Fetcher
+
+    oauth = oauth_of(resolved)
     idp_issuer = str(oauth["idpIssuer"])
     secret = await configured_secret(resolved, "idpClientSecret")
-    return await id_jag_login(
-        fetcher,
-        AnyFetcher(fetcher.server, idp_issuer, environ=resolved.environ),
+    grant = await exchange(
+        # Its own address decides what it may lead to: the identity provider of an organisation is often a private one.
+        Fetcher(resolved.definition.name, idp_issuer, environ=resolved.environ),
         idp_issuer,
         Client(str(oauth["idpClientId"]), "configured", None, "client_secret_basic" if secret else "none"),
         ClientProof(secret),
-        assertion,
-        issuer=issuer,
-        endpoint=endpoint,
-        client=client or NOBODY,
-        proof=proof,
+        subject,
+        audience=issuer,
         resource=resource,
         scopes=scopes,
-        dpop=dpop,
     )
+    resolved.redactor.add(grant)
+    return grant

@@ -10,10 +10,12 @@ sent again nor followed by another grant.
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pi_mcp.auth.addresses import origin_of, shown_url
+from pi_mcp.auth.threads import off_loop
 from pi_mcp.auth.tokens import ClientProof, Proofs, TokenRefused, request_tokens
 from pi_mcp.errors import PiMcpError, failure
 from pi_mcp.text import clean_line
@@ -52,12 +54,13 @@ async def assertion_of(resolved: ResolvedServer) -> str | None:
 
 
 async def _read(server: str, path: Path) -> str:
-    def read() -> bytes:
+    def read(abandoned: threading.Event) -> bytes:
+        del abandoned
         with path.open("rb") as file:
             return file.read(LARGEST + 1)
 
     try:
-        data = await asyncio.wait_for(asyncio.to_thread(read), READ_LIMIT)
+        data = await off_loop(read, READ_LIMIT)
         text = data.decode("ascii").strip()
     except (OSError, ValueError):
         # TimeoutError is an OSError, UnicodeDecodeError a ValueError; neither is quoted, it may hold the token.
@@ -65,6 +68,37 @@ async def _read(server: str, path: Path) -> str:
     if not text or len(data) > LARGEST:
         raise _unusable(server, f"The file {clean_line(str(path), 200)} (`assertionFile`) holds no readable token.")
     return text
+
+
+def check_audience(assertion: str, server: str, *places: str) -> None:
+    """Raise `oauth_failed` for an assertion that was made for addresses of others than these; nothing is sent then.
+
+    RFC 7523 §3 has `aud` name the authorization server. A server that names a wrong one could otherwise collect
+    assertions and use them at the right one. An audience that is no address says nothing.
+    """
+    import jwt
+
+    try:
+        named = jwt.decode(assertion, options={"verify_signature": False}).get("aud")
+    except jwt.PyJWTError:
+        return
+    audiences = named if isinstance(named, list) else [named]
+    addresses = [one for one in audiences if isinstance(one, str) and one.lower().startswith(("https://", "http://"))]
+    if not addresses or len(addresses) < len(audiences):
+        return
+    try:
+        if {origin_of(one) for one in addresses} & {origin_of(one) for one in places}:
+            return
+    except ValueError:  # an address that cannot be read is nobody's
+        pass
+    raise failure(
+        "oauth_failed",
+        "authenticate",
+        server,
+        f"The assertion is for {shown_url(addresses[0])}, and the server's authorization server is "
+        f"{shown_url(places[0])}; it was not sent.",
+        "Let the platform make one for that audience, if you know that authorization server.",
+    )
 
 
 def _unusable(server: str, message: str) -> PiMcpError:
