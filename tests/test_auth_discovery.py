@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from pi_mcp.auth.challenges import of_login, parse, scopes_of
-from pi_mcp.auth.discovery import discover, metadata_urls, resource_covers, resource_metadata_urls, same_issuer
+from pi_mcp.auth.discovery import (
+    canonical,
+    discover,
+    metadata_urls,
+    resource_covers,
+    resource_metadata_urls,
+    same_issuer,
+)
 from pi_mcp.auth.fetch import Fetcher
 from pi_mcp.errors import PiMcpError
 from tests.auth_server import AuthServer
@@ -45,6 +52,11 @@ def test_challenges_of_any_size_and_shape_are_read_in_no_time() -> None:
 
 def test_scopes_of_a_server_are_only_what_the_grammar_allows() -> None:
     assert scopes_of('a b a "c d\x1b[31m é repo:user') == ("a", "b", "repo:user")
+
+
+def test_an_unpublished_resource_is_the_address_without_what_may_be_secret() -> None:
+    assert canonical("https://h/mcp?key=planted#x") == "https://h/mcp"
+    assert canonical("https://h") == "https://h"
 
 
 def test_metadata_are_looked_for_with_the_path_first() -> None:

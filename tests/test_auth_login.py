@@ -634,3 +634,20 @@ def test_a_login_works_while_the_browser_comes_back_through_another_name(tmp_pat
                 host.browse = agree
 
     run(main())
+
+
+def test_an_address_is_shown_as_it_is_also_where_a_variable_gave_a_part_of_it() -> None:
+    import io
+
+    from pi_mcp.hosts.terminal.dialogs import TerminalHost
+    from pi_mcp.hosts.terminal.keys import Keys
+    from pi_mcp.hosts.terminal.render import Screen
+    from pi_mcp.text import Redactor
+
+    redactor = Redactor()
+    redactor.add("client-from-variable")
+    out = io.StringIO()
+    host = TerminalHost(Screen(out), Keys(interactive=False))
+    url = "https://as.example.test/authorize?client_id=client-from-variable&state=x"
+    run(host.notify("info", f"To sign in to client-from-variable, open this address:\n{url}"))
+    assert out.getvalue() == f"To sign in to ***, open this address:\n{url}\n"

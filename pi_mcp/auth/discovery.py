@@ -114,8 +114,8 @@ async def metadata_of(fetcher: Fetcher, issuer: str) -> AuthorizationServer:
 
 
 def canonical(url: str) -> str:
-    """A server's address as a resource: without fragment, and otherwise as configured (RFC 8707)."""
-    return url.partition("#")[0]
+    """A server's address as a resource: without query and fragment, and otherwise as configured (RFC 8707 §2)."""
+    return url.partition("#")[0].partition("?")[0]
 
 
 def resource_covers(resource: str, url: str) -> bool:

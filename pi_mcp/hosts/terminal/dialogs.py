@@ -44,8 +44,9 @@ class TerminalHost:
 
     async def notify(self, level: Level, text: str) -> None:
         for line in clean(text).split("\n"):
-            # An address stays whole, so that it can be clicked or copied.
-            self._screen.line(line, {"warning": "warning", "error": "error"}.get(level, ""), whole="://" in line)
+            # An address stays whole and as it is, so that it can be clicked or copied.
+            address = line.startswith(("https://", "http://")) and " " not in line
+            self._screen.line(line, {"warning": "warning", "error": "error"}.get(level, ""), whole=address)
 
     async def confirm(self, question: str, details: str) -> bool:
         if not self.interactive:

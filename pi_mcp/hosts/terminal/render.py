@@ -52,9 +52,10 @@ class Screen:
     def line(self, text: str = "", level: str = "", *, indent: int = 0, whole: bool = False) -> None:
         """Some lines of cleaned text, wrapped between words; continuation lines keep the indentation.
 
-        `whole` leaves the wrapping to the terminal, which puts no line break into what is copied.
+        `whole` is for an address that has to work: the terminal wraps it, which puts no line break into what is
+        copied, and what a variable gave for it (a host, a client's id) stays readable.
         """
-        text = redact(text)
+        text = text if whole else redact(text)
         if not self.terminal:
             self.out.write("\n".join(" " * indent + part for part in text.split("\n")) + "\n")
             self.out.flush()
