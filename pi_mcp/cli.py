@@ -26,6 +26,7 @@ from pi_mcp.text import clean_line
 if TYPE_CHECKING:
     from pi_mcp.catalog.records import Tool
     from pi_mcp.config import Configuration
+    from pi_mcp.hosts.script import ScriptHost
     from pi_mcp.plugin import Plugin, SearchAnswer, Session
 
 Run = Callable[[argparse.Namespace], int]
@@ -206,6 +207,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--connect", action="store_true", help="connect first, and show what the server answers and writes"
     )
 
+    command = add("auth", "sign in to an HTTP server", auth)
+    command.add_argument("server", metavar="SERVER")
+    command.add_argument(
+        "--no-browser",
+        action="store_true",
+        help="show a code or take the pasted address; for another machine's browser",
+    )
+
+    command = add("logout", "forget a stored login and revoke it", logout)
+    command.add_argument("server", nargs="?", metavar="SERVER", help="also one that is not configured any more")
+    command.add_argument("--all", action="store_true", help="every stored login")
+
     command = add(
         "add",
         "write a server into the configuration: add NAME URL, or add NAME -- COMMAND ARGS…",
@@ -272,8 +285,13 @@ def configuration_of_run(options: argparse.Namespace) -> Configuration:
     return configuration
 
 
-def with_session(options: argparse.Namespace, work: Callable[[Plugin, Session], Awaitable[int]]) -> int:
-    """Run `work` with a plugin and a session that keeps nothing; everything is ended before the return."""
+def with_session(
+    options: argparse.Namespace, work: Callable[[Plugin, Session], Awaitable[int]], person: ScriptHost | None = None
+) -> int:
+    """Run `work` with a plugin and a session that keeps nothing; everything is ended before the return.
+
+    `person` is the host where somebody can be told things.
+    """
     from pi_mcp.config import load_config
     from pi_mcp.hosts.script import ScriptHost
     from pi_mcp.plugin import Plugin
@@ -286,7 +304,7 @@ def with_session(options: argparse.Namespace, work: Callable[[Plugin, Session], 
         if task is not None:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, task.cancel)
-        host = ScriptHost(quiet=options.json)
+        host = person or ScriptHost(quiet=options.json)
         plugin = Plugin(
             configuration,
             reload=lambda: load_config(config=options.config, trust_project=options.trust_project),
@@ -352,6 +370,51 @@ def refresh(options: argparse.Namespace) -> int:
             return report(answer.diagnostic, as_json=True)
         show_json({"servers": rows})
         return answer.diagnostic.exit_code if answer.diagnostic else 0
+
+    return with_session(options, work)
+
+
+def auth(options: argparse.Namespace) -> int:
+    """Sign in. A person is asked on a terminal; without one only a grant that needs nobody works."""
+    from pi_mcp.hosts.script import LoginHost
+
+    line = f"auth {_quoted(options.server)}" + (" --no-browser" if options.no_browser else "")
+    person = sys.stdin.isatty() and (sys.stderr if options.json else sys.stdout).isatty()
+
+    async def work(plugin: Plugin, session: Session) -> int:
+        del plugin
+        return show_command(await session.command(line), options)
+
+    async def on_terminal(plugin: Plugin, session: Session) -> int:
+        from pi_mcp.hosts.terminal.dialogs import TerminalHost
+        from pi_mcp.hosts.terminal.keys import Keys, Stopped
+        from pi_mcp.hosts.terminal.render import Screen
+
+        del plugin
+        screen, keys = Screen(interactive=True), Keys(interactive=True)
+        session.host = TerminalHost(screen, keys)
+        try:
+            answer = await keys.run(session.command(line))
+        except Stopped:
+            raise failure("cancelled", "authenticate", options.server, "The login was stopped.") from None
+        finally:
+            screen.idle()
+            await keys.close()
+        return show_command(answer, options)
+
+    if person and not options.json:
+        return with_session(options, on_terminal)
+    return with_session(options, work, LoginHost(quiet=True) if person else None)
+
+
+def logout(options: argparse.Namespace) -> int:
+    if (options.server is None) != options.all:
+        raise failure("usage", "authenticate", None, "Name one server, or give --all.")
+
+    async def work(plugin: Plugin, session: Session) -> int:
+        del plugin
+        line = "logout --all" if options.all else f"logout {_quoted(options.server)}"
+        return show_command(await session.command(line), options)
 
     return with_session(options, work)
 
@@ -511,19 +574,35 @@ def purge(options: argparse.Namespace) -> int:
     removed: dict[str, Any] = {}
     if chosen["cache"]:
         removed["cache"] = {"path": str(files.cache_dir()), "files": files.remove_tree(files.cache_dir())}
-    if chosen["state"]:
-        removed["state"] = {"path": str(files.state_dir()), "files": files.remove_tree(files.state_dir())}
     if chosen["credentials"]:
-        # Logins are not part of this version, so the credential store holds nothing of ours.
-        removed["credentials"] = {"path": None, "files": 0}
+        removed["credentials"] = {"path": None, "files": asyncio.run(purge_logins())}
+    if chosen["state"]:
+        # The index of logins stays with them: without it nobody would find what the keyring holds.
+        folder = files.state_dir()
+        kept = set() if chosen["credentials"] else {folder / "credentials"}
+        children = [path for path in folder.iterdir() if path not in kept] if folder.is_dir() else []
+        count = sum(files.remove_tree(path) for path in children)
+        removed["state"] = {"path": str(folder), "files": count + (0 if kept else files.remove_tree(folder))}
     if options.json:
         show_json({"removed": removed})
     else:
         for what, row in removed.items():
             place = f" from {row['path']}" if row["path"] else ""
-            count = "1 file" if row["files"] == 1 else f"{row['files']} files"
-            print(f"{what}: {count} removed{place}")
+            thing = "login" if what == "credentials" else "file"
+            number = f"{row['files']} {thing}" + ("" if row["files"] == 1 else "s")
+            print(f"{what}: {number} removed{place}")
     return 0
+
+
+async def purge_logins() -> int:
+    """Remove every stored login, those of forgotten servers included; how many. They are not revoked by it."""
+    from pi_mcp.auth.store import CredentialStore
+
+    store = CredentialStore()
+    stored = await store.stored()
+    for server in {entry.server for entry in stored}:
+        await store.delete(server)
+    return len(stored)
 
 
 # Printing
@@ -537,6 +616,14 @@ def show_answer(answer: Any) -> int:
         return report(answer.diagnostic, as_json=False)
     print_answer(replace(answer, text=_own_words(answer.text)))
     return answer.diagnostic.exit_code if answer.diagnostic is not None else 0
+
+
+def show_command(answer: Any, options: argparse.Namespace) -> int:
+    """A CommandAnswer, as JSON where that was asked for."""
+    if not options.json:
+        return show_answer(answer)
+    show_json(_error(answer.diagnostic) if answer.diagnostic else {"text": answer.text})
+    return answer.diagnostic.exit_code if answer.diagnostic else 0
 
 
 def show_search(answer: SearchAnswer) -> None:

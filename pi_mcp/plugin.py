@@ -23,11 +23,14 @@ from pi_mcp.errors import Diagnostic, failure
 if TYPE_CHECKING:
     import asyncio
 
+    from pi_mcp.auth.store import CredentialStore
     from pi_mcp.catalog import Catalogs
     from pi_mcp.catalog.records import Catalog, Tool
     from pi_mcp.commands.answer import CommandAnswer, Table
     from pi_mcp.commands.server_status import ServerStatus
+    from pi_mcp.config import ResolvedServer
     from pi_mcp.connect import Connections
+    from pi_mcp.connect.sender import Credentials
     from pi_mcp.host import Host
     from pi_mcp.search import Hit, Index
     from pi_mcp.session import DEFAULT_MAX_TOOLS, Session
@@ -100,18 +103,35 @@ class Plugin:
     # Built at their first use: a host that only reads the configuration waits for none of their modules.
 
     @cached_property
+    def credentials(self) -> CredentialStore:
+        """The stored logins of HTTP servers. Opens nothing until one is needed."""
+        from pi_mcp.auth.store import CredentialStore
+
+        return CredentialStore(state_dir=self.state_dir, environ=self.configuration.environ)
+
+    @cached_property
     def connections(self) -> Connections:
         """One connection per usable server, started on demand."""
         from pi_mcp.connect import Connections
 
-        return Connections(self.configuration)
+        connections = Connections(self.configuration)
+        connections.credentials = self._login_of
+        return connections
+
+    def _login_of(self, resolved: ResolvedServer) -> Credentials | None:
+        from pi_mcp.auth.bearer import credentials_for
+
+        return credentials_for(resolved, self.credentials)
 
     @cached_property
     def catalogs(self) -> Catalogs:
         """What the servers offer, from memory, disk or themselves."""
         from pi_mcp.catalog import Catalogs, CatalogStore
 
-        store = CatalogStore(None if self._cache_dir is None else self._cache_dir / "catalogs")
+        store = CatalogStore(
+            None if self._cache_dir is None else self._cache_dir / "catalogs",
+            credential_id=lambda resolved: None if resolved.url is None else self.credentials.credential_id(resolved),
+        )
         return Catalogs(self.configuration, self.connections, store)
 
     @cached_property
@@ -303,6 +323,8 @@ class Plugin:
             await self.catalogs.close()
         if "connections" in self.__dict__:
             await self.connections.close()
+        if "credentials" in self.__dict__:
+            await self.credentials.close()
 
     async def __aenter__(self) -> Plugin:
         return self

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.auth_store_support import credential, store_of
+from tests.support import run
+
 SECRET = "S3CR3T-planted-value-9041"
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -203,6 +206,20 @@ def test_purge_removes_cache_and_state_and_never_the_configuration(clock: str, p
     assert removed["cache"]["files"] > 0
     assert not (private_home / ".cache/pi-mcp").exists()
     assert (private_home / ".config/pi-mcp/mcp.json").exists()
+
+
+def test_b209_purge_removes_logins_of_servers_that_are_configured_no_more(private_home: Path) -> None:
+    state = private_home / ".local/state/pi-mcp"
+    for server in ("gone", "other"):
+        run(store_of(state).save(credential(server)))
+    assert document(pi_mcp("purge", "--state", "--json"))["removed"]["state"]["files"] == 0
+    assert len(run(store_of(state).stored())) == 2, "what the keyring holds can still be found"
+    done = pi_mcp("purge", "--credentials")
+    assert (done.returncode, done.stdout) == (0, "credentials: 2 logins removed\n")
+    assert run(store_of(state).stored()) == []
+    assert not list(state.rglob("*.sealed"))
+    pi_mcp("purge", "--all")
+    assert not state.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

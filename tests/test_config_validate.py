@@ -221,7 +221,9 @@ def test_what_is_no_server_is_said_in_one_line(entry: dict[str, Any], says: str)
         ("dpop", "yes", False),
         ("client_id", "c", False),
         ("scope", "a", False),
-        ("clientSecret", "!op read x", False),
+        ("clientSecret", "!op read x", True),
+        ("clientSecret", "! ", False),
+        ("clientId", "!op read x", False),
         ("clientSecret", "${SECRET}", True),
     ],
 )

@@ -953,6 +953,7 @@ def test_renewed_credentials_repeat_a_refused_request_once() -> None:
     class Renewing:
         def __init__(self, useful: bool) -> None:
             self.token, self.useful, self.asked = "old", useful, 0
+            self.again: dict[str, str] | None = None
 
         async def headers(self) -> Mapping[str, str]:
             return {"Authorization": f"Bearer {self.token}"}
@@ -962,6 +963,18 @@ def test_renewed_credentials_repeat_a_refused_request_once() -> None:
             self.token = "new"
             assert challenges == ("Bearer",)
             return self.useful
+
+        def still_refused(self, headers: Mapping[str, str]) -> None:
+            self.again = dict(headers)
+
+        def denied(self, challenges: tuple[str, ...]) -> None:
+            raise AssertionError
+
+        def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+            return {}
+
+        def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+            return False
 
     def react(request: Any, server: HttpServer) -> dict[str, Any]:
         if request.headers["authorization"] == "Bearer new" and server.era == "legacy":
@@ -980,6 +993,7 @@ def test_renewed_credentials_repeat_a_refused_request_once() -> None:
                 async with wire(server.url, credentials=credentials, handshake=False) as link:
                     assert (await link.fault()).status == 401
                 assert credentials.asked == 1
+                assert credentials.again == ({"Authorization": "Bearer new"} if useful else None)
                 assert len(server.of("tools/call")) == sent
 
     run(main())
@@ -1049,6 +1063,18 @@ class Logins:
         self.runs += 1
         self.token = "new"
         return self.runs == 1
+
+    def still_refused(self, headers: Mapping[str, str]) -> None:
+        assert headers == {"Authorization": "Bearer new"}
+
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        raise AssertionError
+
+    def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return {}
+
+    def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+        return False
 
 
 def test_requests_refused_one_after_the_other_share_one_renewal() -> None:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pi_mcp.connect import CallHandlers
 from pi_mcp.errors import AuthenticationError, NotExecuted
 from tests.hostile.connecting import SECRET, connected, refused, text_of
-from tests.hostile.http_server import HttpServer, closed_port
+from tests.hostile.http_server import HttpServer, Request, closed_port
 from tests.support import run
 
 
@@ -175,5 +176,58 @@ def test_a_modern_server_gets_the_call_repeated_in_headers() -> None:
             assert call.headers["mcp-name"].startswith("=?base64?")
             assert call.headers["mcp-param-region"] == "eu"
             assert server.of("initialize") == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(("supported", "era"), [(["2026-07-28"], "modern"), (["2031-01-01"], "legacy"), (7, "legacy")])
+def test_a_server_that_refuses_the_version_is_asked_once_more_in_one_that_it_names(supported: Any, era: str) -> None:
+    def refuse(request: Request, server: HttpServer) -> dict[str, Any]:
+        if len(server.of("server/discover")) > 1:
+            return {}
+        error = {"code": -32022, "message": "unsupported", "data": {"supported": supported}}
+        answer = {"jsonrpc": "2.0", "id": request.message["id"], "error": error}
+        return {"status": 400, "headers": {"Content-Type": "application/json"}, "body": json.dumps(answer)}
+
+    async def main() -> None:
+        with HttpServer({"server/discover": refuse}, era="both") as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                assert (await connections.get("s").connect()).era == era
+            probes = server.of("server/discover")
+            assert len(probes) == (2 if era == "modern" else 1)
+            assert len({one.message["id"] for one in probes}) == len(probes)
+            assert (server.of("initialize") == []) == (era == "modern")
+
+    run(main())
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_a_tool_whose_headers_cannot_be_sent_is_dropped_and_the_others_stay(era: str) -> None:
+    def tool(name: str, *headers: Any, kind: str = "string") -> dict[str, Any]:
+        fields = {f"p{place}": {"type": kind, "x-mcp-header": header} for place, header in enumerate(headers)}
+        return {"name": name, "inputSchema": {"type": "object", "properties": fields}}
+
+    async def main() -> None:
+        tools = [
+            tool("good", "Region", "Zone"),
+            tool("empty", ""),
+            tool("blank", "My Region"),
+            tool("twice", "Region", "region"),
+            tool("object", "Data", kind="object"),
+            tool("number", "Score", kind="number"),
+            tool("no text", 7),
+            {"name": "odd", "inputSchema": {"type": "object", "properties": [1]}},
+            {"name": "none"},
+        ]
+        with HttpServer(era=era, tools=tools) as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                listing = await connections.get("s").list_tools()
+        kept = [one["name"] for one in listing.tools]
+        if era == "legacy":
+            # Nobody had agreed on what the word means.
+            assert kept == [one["name"] for one in tools]
+        else:
+            assert kept == ["good", "odd", "none"]
+            assert "6 entries whose `x-mcp-header` is not valid dropped." in listing.notes
 
     run(main())

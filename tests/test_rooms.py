@@ -19,7 +19,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "pi_mcp"
 
 # Who may import whom (DESIGN §3): a floor stands on the floors under it. The ground floor first.
-GROUND = {"_version", "errors", "text", "files", "log", "host"}
+GROUND = {"_version", "errors", "text", "files", "log", "host", "network"}
 ROOMS: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),  # values only
@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "files": {"errors"},
     "log": {"errors", "text", "files"},
     "host": {"errors"},
+    "network": set(),  # the environment's proxies and certificates
     "config": GROUND,
     "auth": GROUND | {"config"},
     "connect": GROUND | {"config", "auth"},

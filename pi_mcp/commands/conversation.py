@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pi_mcp.auth.store import CredentialStore
 from pi_mcp.catalog import Catalogs
 from pi_mcp.catalog.records import Catalog
 from pi_mcp.commands.answer import CommandAnswer
@@ -32,6 +33,8 @@ class Shared(Protocol):
     def connections(self) -> Connections: ...
     @property
     def catalogs(self) -> Catalogs: ...
+    @property
+    def credentials(self) -> CredentialStore: ...
 
     def catalogued(self, servers: Iterable[str]) -> dict[str, Catalog]: ...
     async def reload(self) -> tuple[Diagnostic, ...]: ...

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pi_mcp.commands.answer import CommandAnswer
 from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.commands.status import age, moment
-from pi_mcp.config import ServerDefinition, masking
-from pi_mcp.errors import failure
+from pi_mcp.config import ServerDefinition, masking, resolve
+from pi_mcp.errors import PiMcpError, failure
 from pi_mcp.text import clean_line, redact
 
 _LOG_LINES = 20
@@ -35,6 +35,7 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     if status.error is not None:
         lines.append(f"  {status.error.line()}")
     if entry.state == "ready":
+        lines.extend(f"  {line}" for line in _login(conversation, entry.definition))
         lines.extend(f"  {line}" for line in _live(conversation, entry.name))
         if status.tools is not None:
             lines.append(f"  {status.tools} tools, {status.filtered} after filters, {status.loaded} loaded")
@@ -48,6 +49,36 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
             lines.append("  Last log lines:")
             lines.extend(f"    {clean_line(line, 400)}" for line in tail)
     return CommandAnswer("\n".join(lines))
+
+
+def _login(conversation: Conversation, definition: ServerDefinition | None) -> list[str]:
+    """What is stored of a login, as the index tells it: no keyring is opened for it."""
+    if definition is None or definition.url is None or definition.oauth is False:
+        return []
+    plugin = conversation.plugin
+    try:
+        url = resolve(definition, plugin.configuration).url or ""
+    except PiMcpError:
+        return []
+    found = plugin.credentials.entry(definition.name, url)
+    if found is None:
+        other = plugin.credentials.elsewhere(definition.name, url)
+        if other is None:
+            return []
+        return [f"login: none for this name and address; one of {other.server} for {other.url_shown} is stored"]
+    place = "in the keyring" if found.place == "keyring" else "in an encrypted file"
+    lines = [f"login at {found.issuer}, stored {place} {moment(found.saved_at)}"]
+    if found.scopes:
+        lines.append(f"scopes {clean_line(' '.join(found.scopes), 400)}")
+    if found.refused:
+        lines.append(f"the login is not accepted any more: /mcp auth {definition.name}")
+    elif found.expires_at is None:
+        lines.append("its end is not known")
+    else:
+        left = found.expires_at - time.time()
+        ends = f"ends in {age(left)}" if left > 0 else f"ended {moment(found.expires_at)}"
+        lines.append(f"the token {ends}" + (" and is renewed by itself" if found.renewable else ""))
+    return lines
 
 
 def _live(conversation: Conversation, name: str) -> list[str]:

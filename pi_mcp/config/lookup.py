@@ -68,6 +68,11 @@ async def resolve_secrets(resolved: ResolvedServer) -> ResolvedServer:
     return replace(resolved, headers=tables["headers"], env=tables["env"], commands=())
 
 
+async def secret_value(resolved: ResolvedServer, command: SecretCommand) -> str:
+    """The output of one command of `oauth`, outside a connection. Raises as `resolve_secrets`."""
+    return await _value(resolved, command)
+
+
 async def _value(resolved: ResolvedServer, command: SecretCommand) -> str:
     server = resolved.definition.name
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pi_mcp.config.resolve import looks_secret
+from pi_mcp.config.secret import OAUTH_SECRETS
 from pi_mcp.text import clean_line
 
 MASK = "***"
 
 _TABLES = ("env", "headers")
-_SECRET_MEMBERS = ("clientSecret", "privateKey")
 _NAME = r"(?:env:)?[A-Za-z_][A-Za-z0-9_]*"
 _REFERENCE = re.compile(rf"(?<!\$)\$\{{({_NAME})(:-[^${{}}]*)?\}}")
 _SHORT_REFERENCE = re.compile(r"(?<!\$)\$[A-Za-z_][A-Za-z0-9_]*")
@@ -61,7 +61,7 @@ def _member(key: str, value: Any) -> Any:
     if key in _TABLES and isinstance(value, Mapping):
         return {name: _table_value(item) if isinstance(item, str) else MASK for name, item in value.items()}
     if isinstance(value, str):
-        if key in _SECRET_MEMBERS or looks_secret(key):
+        if key in OAUTH_SECRETS or looks_secret(key):
             return _literal(value)
         return " ".join(_words([value]))
     if isinstance(value, list):

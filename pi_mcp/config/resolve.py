@@ -15,7 +15,7 @@ from typing import Any
 
 from pi_mcp.config.definition import Configuration, ServerDefinition
 from pi_mcp.config.interpolate import InterpolationError, expand, has_variables
-from pi_mcp.config.secret import TIME_LIMIT, Secret, SecretCommand, header_fault
+from pi_mcp.config.secret import OAUTH_SECRETS, TIME_LIMIT, Secret, SecretCommand, header_fault
 from pi_mcp.errors import failure
 from pi_mcp.text import Redactor, clean_line
 
@@ -203,12 +203,16 @@ class _Resolution:
         values: dict[str, Any] = {}
         for key, item in written.items():
             values[key] = item
+            if key in OAUTH_SECRETS and isinstance(item, str) and item.startswith("!"):
+                continue  # a command, for `auth/proof.py`
             if isinstance(item, str):
                 values[key] = self.text(f"oauth.{key}", item)
             elif isinstance(item, list):
                 values[key] = [self.text(f"oauth.{key}", text) for text in item]
-            if key in ("clientSecret", "privateKey"):
+            if key in OAUTH_SECRETS:
                 self.redactor.add(str(values[key]))
+            if key == "assertionFile":
+                values[key] = _open_tilde(str(values[key]), self.environ.get("HOME") or str(Path.home()))
         return values
 
     def remember_options(self, args: tuple[str, ...]) -> None:

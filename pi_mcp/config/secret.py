@@ -81,11 +81,15 @@ class Hidden(Mapping[str, str]):
         return Hidden(self._table)
 
 
+OAUTH_SECRETS = ("clientSecret", "privateKey", "assertion", "idpClientSecret")
+"""Keys of an `oauth` object that are secrets; each may be a `!command`, run for a login and a renewal."""
+
+
 @dataclass(frozen=True, slots=True)
 class SecretCommand:
     """A `!command` that has not run yet: what goes to the shell as written, and where its output belongs."""
 
-    table: Literal["headers", "env"]
+    table: Literal["headers", "env", "oauth"]
     key: str
     text: str = field(repr=False)
     time_limit: float = TIME_LIMIT

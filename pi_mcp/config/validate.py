@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from pi_mcp.config.definition import Scope, ServerDefinition, Source, Transport, TrustLevel
-from pi_mcp.config.secret import Hidden
+from pi_mcp.config.secret import OAUTH_SECRETS, Hidden
 from pi_mcp.errors import Diagnostic
 from pi_mcp.text import clean_line
 
@@ -131,8 +131,13 @@ OAUTH: Mapping[str, tuple[str, str]] = {
     "callbackPort": ("port", "Default 19847"),
     "callbackPath": ("path", "Default `/callback`"),
     "tokenEndpointAuthMethod": ("method", "How the client proves itself"),
-    "grant": ("grant", "`authorization_code`, `device_code` or `client_credentials`"),
+    "grant": ("grant", "`authorization_code`, `device_code`, `client_credentials`, `jwt_bearer` or `id_jag`"),
     "privateKey": ("text", "For `private_key_jwt`"),
+    "assertion": ("text", "A token of another issuer that speaks for the client (`jwt_bearer`) or a person (`id_jag`)"),
+    "assertionFile": ("text", "The file that holds that token, read anew each time"),
+    "idpIssuer": ("issuer", "For `id_jag`: the organisation's identity provider"),
+    "idpClientId": ("text", "The client's name there"),
+    "idpClientSecret": ("text", "Its secret there"),
     "trustIssuer": ("boolean or text", "An issuer that is not the one the server names"),
     "dpop": ("boolean", "Tokens bound to a key"),
 }
@@ -148,7 +153,7 @@ _OAUTH_REPLACED: Mapping[str, str] = {
 }
 """Keys that Pi and others know, and what to use instead."""
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
-GRANTS = ("authorization_code", "device_code", "client_credentials")
+GRANTS = ("authorization_code", "device_code", "client_credentials", "jwt_bearer", "id_jag")
 TIMEOUT_RANGE = (100, 600_000)
 """Milliseconds."""
 
@@ -164,6 +169,7 @@ _TYPES: Mapping[str, Transport] = {
 _EXPOSURES = ("hidden", "direct", "deferred", "codemode", "codemode-deferred")
 _BY_NAME: Mapping[str, Field] = {row.name: row for row in FIELDS}
 _URLS = ("url", "serverUrl", "httpUrl")
+_ISSUER = re.compile(r"https://|\$\{|http://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?:[:/]|$)", re.IGNORECASE)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DEFAULT_TRUST: Mapping[Scope, TrustLevel] = {
     "user": "trusted",
@@ -517,9 +523,15 @@ class _Entry:
                 self.fault(place, f"{shown} is not known", hint)
                 continue
             if isinstance(item, str) and item.startswith("!"):
+                if key in OAUTH_SECRETS:
+                    if not item[1:].strip():
+                        self.fault(place, f"{shown} is a command without text")
+                    continue
                 # Its writer expects a command; sending the text itself would give the command away.
                 self.fault(
-                    place, f"{shown} cannot be a command", "Commands work in `headers` and `env`; use ${NAME} here."
+                    place,
+                    f"{shown} cannot be a command",
+                    f"Commands work in `headers`, `env` and {_named(OAUTH_SECRETS)}; use ${{NAME}} here.",
                 )
                 continue
             match OAUTH[key][0]:
@@ -528,6 +540,9 @@ class _Entry:
                 case "https":
                     if not isinstance(item, str) or not item.startswith(("https://", "${")):
                         self.fault(place, f"{shown} has to be an https:// address")
+                case "issuer":
+                    if not isinstance(item, str) or not _ISSUER.match(item):
+                        self.fault(place, f"{shown} has to be an https:// address, or http:// on this machine")
                 case "text or texts":
                     if not isinstance(item, str):
                         self.texts(place, shown, item, "a string or a list of strings")
@@ -549,6 +564,38 @@ class _Entry:
                 case "boolean or text":
                     if not isinstance(item, bool):
                         self.text(place, shown, item)
+        self.grant(path, value)
+
+    def grant(self, path: Part, value: Mapping[str, Any]) -> None:
+        """Do the keys of an `oauth` object go together?"""
+        grant = value.get("grant")
+        if "assertion" in value and "assertionFile" in value:
+            self.fault(
+                (*path, "assertionFile"),
+                "`oauth.assertion` and `oauth.assertionFile` are two answers to one question",
+                "Keep one of them.",
+            )
+        assertion = "assertion" in value or "assertionFile" in value
+        if assertion and grant not in ("jwt_bearer", "id_jag") and "privateKey" in value:
+            self.fault(
+                (*path, "privateKey"),
+                "`oauth.privateKey` and an assertion are two proofs of one client",
+                "Keep one of them.",
+            )
+        if grant in ("jwt_bearer", "id_jag") and not assertion:
+            self.fault((*path, "grant"), f"the grant `{grant}` needs `assertion` or `assertionFile`")
+        if grant == "id_jag":
+            for key in ("clientId", "idpIssuer", "idpClientId"):
+                if key not in value:
+                    self.fault((*path, "grant"), f"the grant `id_jag` needs `{key}`")
+        else:
+            for key in ("idpIssuer", "idpClientId", "idpClientSecret"):
+                if key in value:
+                    self.fault((*path, key), f"`oauth.{key}` belongs to the grant `id_jag`", 'Set "grant": "id_jag".')
+
+
+def _named(keys: tuple[str, ...]) -> str:
+    return ", ".join(f"`{key}`" for key in keys[:-1]) + f" and `{keys[-1]}`"
 
 
 def _transport_of(value: object) -> Transport | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pi_mcp.auth.encrypted import KEY, KEY_FILE
 from pi_mcp.connect.faults import Fault
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def command_line(resolved: ResolvedServer, environ: Mapping[str, str], *, superv
 def child_environment(inherit: bool | tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
     """The environment before `env` is laid over it: minimal, network, and what `inheritEnv` names."""
     if inherit is True:
-        return dict(environ)
+        # The key to every stored login is not part of what a server is given (docs/signing-in.md).
+        return {name: value for name, value in environ.items() if name not in (KEY, KEY_FILE)}
     names: list[str] = [*(MINIMAL_WINDOWS if sys.platform == "win32" else MINIMAL), *NETWORK]
     if inherit:
         names += inherit

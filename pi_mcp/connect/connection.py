@@ -452,7 +452,8 @@ class Connection:
 
     async def _pages(self) -> Listing:
         link, session = self._usable("list")
-        pages = Pages()
+        # What a header cannot carry is dropped where headers are: over HTTP (SEP-2243).
+        pages = Pages(can_call=session.can_call if self.definition.transport == "http" else None)
         loop = asyncio.get_running_loop()
         began = loop.time()
         end = began + max(LISTING_LIMIT, self.definition.timeout)

@@ -267,6 +267,13 @@ def _status_words(fault: Fault, definition: ServerDefinition | None) -> tuple[st
             "Run `/mcp auth {server}`, or put a credential into `headers`.",
         )
     if status == 403:
+        missing = _missing_scopes(fault)
+        if missing:
+            return (
+                "permission_denied",
+                f"The login lacks a right that the server wants (HTTP 403): {missing}.",
+                "Run `/mcp auth {server}` to ask for it.",
+            )
         return (
             "permission_denied",
             "The server refuses access (HTTP 403).",
@@ -314,6 +321,19 @@ def _status_words(fault: Fault, definition: ServerDefinition | None) -> tuple[st
         f"The server did not accept the request (HTTP {status}).",
         "Look at `url`, `headers` and the `protocol` setting.",
     )
+
+
+def _missing_scopes(fault: Fault) -> str:
+    """The scopes that a 403 names (RFC 6750 §3.1), cleaned; empty for any other 403."""
+    line = fault.headers.get("www-authenticate")
+    if line is None:
+        return ""
+    from pi_mcp.auth.challenges import of_login
+
+    challenge = of_login([line])
+    if challenge is None or challenge.error != "insufficient_scope":
+        return ""
+    return redact(clean_line(" ".join(challenge.scopes or ()), 200)) or "a scope that it does not name"
 
 
 def _exit(fault: Fault) -> str:

@@ -51,3 +51,20 @@ class HeaderCommands:
                 return False
             self._current = renewed
             return True
+
+    def still_refused(self, headers: Mapping[str, str]) -> None:
+        """Nothing to be learned: another command's output may be accepted, so the next refusal runs it again."""
+        del headers
+
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        """The command's own account lacks a right; running it again would change nothing."""
+        del challenges
+
+    def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """A header of a file is not bound to a key."""
+        del method, url, headers
+        return {}
+
+    def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+        del url, status, nonce, challenges
+        return False

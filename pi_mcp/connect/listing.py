@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,17 @@ METHOD_UNKNOWN = Listing((), notes=("The server offers no tools (it does not kno
 class Pages:
     """The state of one listing. Ask for `cursor` while `more` is true, and `add` what comes."""
 
-    def __init__(self, *, max_tools: int = MAX_TOOLS, max_bytes: int = MAX_BYTES, max_pages: int = MAX_PAGES) -> None:
+    def __init__(
+        self,
+        *,
+        max_tools: int = MAX_TOOLS,
+        max_bytes: int = MAX_BYTES,
+        max_pages: int = MAX_PAGES,
+        can_call: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> None:
+        """`can_call` says of a tool whether the transport could carry a call of it; others are dropped."""
         self.more = True
+        self._can_call = can_call
         self.cursor: str | int | None = None
         """What to send as `cursor`; None on the first page, where the member is left out."""
         self._limits = (max_tools, max_bytes, max_pages)
@@ -108,6 +117,7 @@ class Pages:
             "shape": "that are no objects",
             "name": "without a usable name",
             "twice": "whose name was listed before",
+            "headers": "whose `x-mcp-header` is not valid",
         }
         for kind, words_for in words.items():
             if count := self._dropped[kind]:
@@ -124,6 +134,9 @@ class Pages:
             return None
         if name in self._tools:
             self._dropped["twice"] += 1
+            return None
+        if self._can_call is not None and not self._can_call(tool):
+            self._dropped["headers"] += 1
             return None
         return name
 

@@ -8,9 +8,7 @@ and no exception text into a fault.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ipaddress
 import re
 import socket
 import ssl
@@ -24,6 +22,7 @@ from pi_mcp._version import __version__
 from pi_mcp.connect.faults import Fault
 from pi_mcp.connect.messages import TooLarge
 from pi_mcp.errors import PiMcpError
+from pi_mcp.network import plain_context, proxy_for, shared_context
 from pi_mcp.text import Redactor, clean_line
 
 if TYPE_CHECKING:
@@ -64,7 +63,24 @@ class Credentials(Protocol):
         """The headers to send now."""
 
     async def refused(self, status: int, challenges: tuple[str, ...]) -> bool:
-        """After a 401: True when `headers` now gives something new, so that the request is sent once more."""
+        """After a 401: True when `headers` now gives something new, so that the request is sent once more.
+
+        Raises PiMcpError where it is known what the person has to do.
+        """
+
+    def still_refused(self, headers: Mapping[str, str]) -> None:
+        """The request was sent once more with these, and refused again."""
+
+    def denied(self, challenges: tuple[str, ...]) -> None:
+        """After a 403: what the login lacks. The request is never sent again for it (report B134)."""
+
+    def proof(self, method: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Further headers for this one request alone, which is sent with `headers` of this login (RFC 9449)."""
+
+    def answered(self, url: str, status: int, nonce: str | None, challenges: tuple[str, ...]) -> bool:
+        """After every answer: True where the server only wanted the nonce that it brought, so that the request,
+        which it did not execute, is sent once more.
+        """
 
 
 class RequestFailed(Exception):
@@ -105,51 +121,6 @@ def retry_after(value: str | None, now: float | None = None) -> float | None:
         moment = moment.replace(tzinfo=UTC)
     base = datetime.now(UTC).timestamp() if now is None else now
     return max(0.0, round(moment.timestamp() - base, 3))
-
-
-def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> str | None:
-    """The proxy's URL that `environ` names for this address, or None. Lower-case names win, as in curl.
-
-    An upper-case HTTP_PROXY is ignored under CGI, where a request header could have set it (CVE-2016-5385).
-    """
-
-    def variable(name: str) -> str:
-        upper = "" if name == "http_proxy" and "REQUEST_METHOD" in environ else environ.get(name.upper(), "")
-        return (environ.get(name) or upper).strip()
-
-    proxy = variable(f"{scheme}_proxy") or variable("all_proxy")
-    if not proxy or _bypasses(host.lower(), port, variable("no_proxy")):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _bypasses(host: str, port: int, no_proxy: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        address = None
-    for entry in re.split(r"[\s,]+", no_proxy.lower()):
-        if not entry:
-            continue
-        if entry == "*":
-            return True
-        name, colon, digits = entry.rpartition(":")
-        if colon and digits.isdigit() and (":" not in name or name.endswith("]")):
-            if int(digits) != port:
-                continue
-            entry = name
-        entry = entry.strip("[]")
-        if address is not None:
-            try:
-                if address in ipaddress.ip_network(entry, strict=False):
-                    return True
-            except ValueError:
-                pass
-            continue
-        entry = entry.removeprefix("*").removeprefix(".")
-        if entry and (host == entry or host.endswith("." + entry)):
-            return True
-    return False
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -205,39 +176,6 @@ def fault_of(error: BaseException, *, sent: bool, address: str, answered: bool =
     if isinstance(error, httpx2.RemoteProtocolError) and not answered and "disconnected" not in str(error):
         return fault("not_mcp", f"{address} does not speak HTTP")
     return fault("reset")
-
-
-_contexts: dict[tuple[str, str], ssl.SSLContext] = {}
-
-
-def _build_context(cert_file: str, cert_dir: str) -> ssl.SSLContext:
-    if cert_file or cert_dir:
-        return ssl.create_default_context(cafile=cert_file or None, capath=cert_dir or None)
-    import httpx2
-
-    return httpx2.create_ssl_context(trust_env=False)
-
-
-async def shared_context(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """The TLS context of all connections with the same SSL_CERT_FILE and SSL_CERT_DIR (report B062).
-
-    Built once, in a thread: it reads a few hundred certificates, about 50 ms. Raises OSError (`ssl.SSLError`
-    is one) where the variables name nothing usable.
-    """
-    key = (environ.get("SSL_CERT_FILE", ""), environ.get("SSL_CERT_DIR", ""))
-    context = _contexts.get(key)
-    if context is None:
-        context = await asyncio.to_thread(_build_context, *key)
-        context = _contexts.setdefault(key, context)
-    return context
-
-
-def plain_context() -> ssl.SSLContext:
-    """For addresses without TLS: trusts nobody, so that it could not be used by mistake; costs nothing."""
-    context = _contexts.get(("", "\0"))
-    if context is None:
-        context = _contexts.setdefault(("", "\0"), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +284,9 @@ class Sender:
         """
         headers = list(headers)
         login = await self._login()
-        response = await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        response = await self._proven(method, login, headers, body, url or self.url, silence)
+        if response.status_code == 403 and self._credentials is not None:
+            self._credentials.denied(tuple(response.headers.get_list("www-authenticate")))
         if response.status_code != 401 or self._credentials is None:
             return response
         try:
@@ -355,13 +295,21 @@ class Sender:
                 401, tuple(response.headers.get_list("www-authenticate"))
             )
             login = await self._login()
+        except PiMcpError as error:
+            await response.aclose()
+            raise _not_logged_in(error) from None
         except BaseException:
             await response.aclose()
             raise
         if not renewed:
             return response
         await response.aclose()
-        return await self._follow(method, [*login.items(), *headers], body, url or self.url, silence)
+        response = await self._proven(method, login, headers, body, url or self.url, silence)
+        if response.status_code == 401:
+            self._credentials.still_refused(login)
+        elif response.status_code == 403:
+            self._credentials.denied(tuple(response.headers.get_list("www-authenticate")))
+        return response
 
     async def _login(self) -> Mapping[str, str]:
         if self._credentials is None:
@@ -369,18 +317,45 @@ class Sender:
         try:
             return dict(await self._credentials.headers())
         except PiMcpError as error:
-            raise RequestFailed(Fault("status", 401, executed="no", diagnostic=error.diagnostic)) from None
+            raise _not_logged_in(error) from None
+
+    async def _proven(
+        self,
+        method: str,
+        login: Mapping[str, str],
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        url: httpx2.URL,
+        silence: float | None,
+    ) -> httpx2.Response:
+        """The answer to a request with this login; sent again, once, where only a server's nonce was missing."""
+        response = await self._follow(method, login, headers, body, url, silence)
+        if self._credentials is None:
+            return response
+        challenges = tuple(response.headers.get_list("www-authenticate"))
+        nonce = response.headers.get("dpop-nonce")
+        if not self._credentials.answered(str(response.request.url), response.status_code, nonce, challenges):
+            return response
+        await response.aclose()
+        response = await self._follow(method, login, headers, body, url, silence)
+        self._credentials.answered(
+            str(response.request.url), response.status_code, response.headers.get("dpop-nonce"), ()
+        )
+        return response
 
     async def _follow(
         self,
         method: str,
+        login: Mapping[str, str],
         headers: list[tuple[str, str]],
         body: bytes | None,
         url: httpx2.URL,
         silence: float | None,
     ) -> httpx2.Response:
         for _ in range(REDIRECTS + 1):
-            response = await self._once(method, headers, body, url, silence)
+            proof = self._credentials.proof(method, str(url), login) if self._credentials is not None else {}
+            sent = [*login.items(), *proof.items(), *headers]
+            response = await self._once(method, sent, body, url, silence)
             redirect = judge_redirect(url, response.status_code, response.headers.get("location"))
             if redirect is None:
                 return response
@@ -488,6 +463,10 @@ class Sender:
             with contextlib.suppress(Exception):
                 await transport.aclose()
         self._inner.clear()
+
+
+def _not_logged_in(error: PiMcpError) -> RequestFailed:
+    return RequestFailed(Fault("status", 401, executed="no", diagnostic=error.diagnostic))
 
 
 async def read_body(response: httpx2.Response, limit: int) -> bytes:

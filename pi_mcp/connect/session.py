@@ -275,7 +275,16 @@ class ProtocolSession:
         from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
         envelope = _Envelope(LATEST_MODERN_VERSION, True, self._peer.capabilities())
-        result = await self._send("server/discover", {}, envelope, cancellable=False)
+        try:
+            result = await self._send("server/discover", {}, envelope, cancellable=False)
+        except RequestFailed as error:
+            # It speaks the modern protocol, since it names what it would take: ask once more in that (SEP-2575).
+            named = error.data.get("supported") if isinstance(error.data, dict) else None
+            known = [v for v in MODERN_PROTOCOL_VERSIONS if isinstance(named, list) and v in named]
+            if error.code != UNSUPPORTED_VERSION or not known:
+                raise
+            envelope = _Envelope(known[-1], True, envelope.capabilities)
+            result = await self._send("server/discover", {}, envelope, cancellable=False)
         supported = result.get("supportedVersions")
         mutual = [v for v in MODERN_PROTOCOL_VERSIONS if isinstance(supported, list) and v in supported]
         if not mutual:
@@ -389,6 +398,19 @@ class ProtocolSession:
             return mcp_param_headers(named, arguments) if named else None
         except (TypeError, ValueError, RecursionError):
             return None
+
+    def can_call(self, tool: Mapping[str, Any]) -> bool:
+        """Whether a listed tool's `x-mcp-header` annotations can be followed, where they have to be (2026-07-28)."""
+        schema = tool.get("inputSchema")
+        if not self._envelope.modern or not isinstance(schema, dict):
+            return True
+        from mcp.shared.inbound import find_invalid_x_mcp_header
+
+        try:
+            return find_invalid_x_mcp_header(schema) is None
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            # No schema that anybody could use, and no reason to believe that it names a header.
+            return True
 
     async def _send(
         self,

@@ -9,7 +9,8 @@ import os
 import sys
 
 from pi_mcp.host import HeadlessHost, Level
-from pi_mcp.text import clean_line
+from pi_mcp.hosts.browser import open_browser
+from pi_mcp.text import clean, clean_line
 
 
 class ScriptHost(HeadlessHost):
@@ -39,6 +40,20 @@ class ScriptHost(HeadlessHost):
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._dirty = False
+
+
+class LoginHost(ScriptHost):
+    """For a login whose answer goes to standard output as JSON: its person reads standard error, and has a browser."""
+
+    interactive = True
+
+    async def notify(self, level: Level, text: str) -> None:
+        del level
+        self.finish()
+        print(clean(text), file=sys.stderr, flush=True)
+
+    async def open_url(self, url: str) -> bool:
+        return await open_browser(url)
 
 
 def _columns() -> int:

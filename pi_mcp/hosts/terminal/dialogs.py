@@ -7,13 +7,11 @@ nothing that was typed, and asks one question at a time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pi_mcp.host import Level
+from pi_mcp.hosts.browser import open_browser
 from pi_mcp.hosts.terminal import form
 from pi_mcp.hosts.terminal.keys import Keys
 from pi_mcp.hosts.terminal.render import Screen, listed
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 ESCAPE_WAIT = 0.05
 """Seconds until an ESC byte counts as the key; with prompt-toolkit's own 0.5 s a dialog feels stuck."""
-BROWSER_WAIT = 5.0
 MANY_OPTIONAL = 4
 """More optional arguments than these are not asked for one by one unless the person wants to."""
 
@@ -46,7 +43,10 @@ class TerminalHost:
         self._current = ""
 
     async def notify(self, level: Level, text: str) -> None:
-        self._screen.line(clean(text), {"warning": "warning", "error": "error"}.get(level, ""))
+        for line in clean(text).split("\n"):
+            # An address stays whole and as it is, so that it can be clicked or copied.
+            address = line.startswith(("https://", "http://")) and " " not in line
+            self._screen.line(line, {"warning": "warning", "error": "error"}.get(level, ""), whole=address)
 
     async def confirm(self, question: str, details: str) -> bool:
         if not self.interactive:
@@ -131,32 +131,7 @@ class TerminalHost:
             self._screen.working(f"{self._current} · Esc stops")
 
     async def open_url(self, url: str) -> bool:
-        self._screen.line(clean_metadata(url))
-        if urlsplit(url).scheme not in ("http", "https"):
-            return False
-        import webbrowser
-
-        loop = asyncio.get_running_loop()
-        opened: asyncio.Future[bool] = loop.create_future()
-
-        def tell(value: bool) -> None:
-            if not opened.done():
-                opened.set_result(value)
-
-        def open_it() -> None:
-            try:
-                value = webbrowser.open(url)
-            except (OSError, webbrowser.Error):
-                value = False
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(tell, value)
-
-        # A text browser blocks until it is left, so it gets a thread that nobody has to wait for.
-        threading.Thread(target=open_it, name="pi-mcp browser", daemon=True).start()
-        try:
-            return await asyncio.wait_for(opened, BROWSER_WAIT)
-        except TimeoutError:
-            return False
+        return await open_browser(url)
 
     def tools_changed(self) -> None:
         return None

@@ -55,9 +55,13 @@ class Screen:
     def columns(self) -> int:
         return self.console.width if self.terminal else 80
 
-    def line(self, text: str = "", level: str = "", *, indent: int = 0) -> None:
-        """Some lines of cleaned text, wrapped between words; continuation lines keep the indentation."""
-        text = redact(text)
+    def line(self, text: str = "", level: str = "", *, indent: int = 0, whole: bool = False) -> None:
+        """Some lines of cleaned text, wrapped between words; continuation lines keep the indentation.
+
+        `whole` is for an address that has to work: the terminal wraps it, which puts no line break into what is
+        copied, and what a variable gave for it (a host, a client's id) stays readable.
+        """
+        text = text if whole else redact(text)
         if not self.terminal:
             self.out.write("\n".join(" " * indent + part for part in text.split("\n")) + "\n")
             self.out.flush()
@@ -66,7 +70,8 @@ class Screen:
         from rich.text import Text
 
         shown: Any = Text(text, style=STYLES.get(level, ""))
-        self.console.print(Padding(shown, (0, 0, 0, indent), expand=False) if indent else shown)
+        shown = Padding(shown, (0, 0, 0, indent), expand=False) if indent else shown
+        self.console.print(shown, soft_wrap=whole)
 
     def parts(self, *parts: tuple[str, str]) -> None:
         """One line of pieces, each with its level."""
