@@ -622,8 +622,10 @@ def show_command(answer: Any, options: argparse.Namespace) -> int:
     """A CommandAnswer, as JSON where that was asked for."""
     if not options.json:
         return show_answer(answer)
-    show_json(_error(answer.diagnostic) if answer.diagnostic else {"text": answer.text})
-    return answer.diagnostic.exit_code if answer.diagnostic else 0
+    if answer.diagnostic:
+        return report(answer.diagnostic, as_json=True)
+    show_json({"text": answer.text})
+    return 0
 
 
 def show_search(answer: SearchAnswer) -> None:
