@@ -175,6 +175,12 @@ class Session:
         if not loading.hits:
             nothing = self._nothing(catalogs)
             close = self._close_names(query, catalogs)
+        elif words := self._unanswered(query, found):
+            nothing = [
+                f"These may not fit: none of them says anything of {clean_line(', '.join(words), 200)}. Name the "
+                "service and the object, or try other words."
+            ]
+            close = self._close_names(query, catalogs)
         instructions = self._instructions(loading.loaded, catalogs)
         await self._changed(loading.loaded)
         return SearchAnswer(
@@ -583,6 +589,12 @@ class Session:
             f"No tool of {servers} ({count} tools) matches. Name the service and the object, one need per search, "
             "or try other words."
         ]
+
+    @staticmethod
+    def _unanswered(query: str, found: Sequence[FoundTool]) -> tuple[str, ...]:
+        from pi_mcp.search.doubt import unanswered
+
+        return unanswered(query, found)
 
     def _close_names(self, query: str, catalogs: Mapping[str, Catalog]) -> list[str]:
         for catalog in catalogs.values():

@@ -513,3 +513,20 @@ def test_with_a_warm_cache_a_search_starts_no_server_and_imports_no_sdk(tmp_path
     assert sorted(seen["loaded"]) == ["mcp__a__echo", "mcp__b__echo"]
     assert "- a (2 tools)" in seen["text"]
     assert [len(record_of(server)) for server in servers.values()] == starts
+
+
+def test_an_answer_that_shares_only_a_verb_with_the_query_says_what_nothing_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = {
+            "tracker": entry(tmp_path, spoken([ISSUE])),
+            "broken": {"command": str(tmp_path / "absent")},
+        }
+        async with plugin_of(servers, tmp_path) as plugin:
+            answer = await plugin.session("one").search("create a pigeon", load=False)
+            assert [hit.native for hit in answer.hits] == ["mcp__tracker__create_issue"]
+            assert "none of them says anything of pigeon" in answer.text
+            assert "broken: [connection_failed]" in answer.text
+            sure = await plugin.session("two").search("create an issue", load=False)
+            assert "may not fit" not in sure.text
+
+    run(main())
