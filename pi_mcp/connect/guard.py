@@ -221,8 +221,10 @@ class StreamableGuard:
             headers = self._adopt_session(response)
         kind = media_type(response)
         if kind == "text/event-stream" and status == 200:
-            events = self._events(request_id, self._headers(request), response, flight)
-            return Answer(200, "text/event-stream", events, headers=headers)
+            messages = self._messages(request_id, self._headers(request), response, flight)
+            if message["method"] == "subscriptions/listen":
+                return Answer(200, "text/event-stream", _framed(messages), headers=headers)
+            return await _first_of(messages, headers)
         if kind in ("text/html", "application/xhtml+xml"):
             return self._error(request_id, Fault("html", status=status))
         if not (kind in _JSON_TYPES or kind.endswith("+json")):
@@ -275,14 +277,14 @@ class StreamableGuard:
         self._log.noise += found.noise
         return found
 
-    async def _events(
+    async def _messages(
         self,
         request_id: RequestId,
         headers: list[tuple[str, str]],
         response: httpx2.Response,
         flight: Flight,
-    ) -> AsyncGenerator[bytes]:
-        """The stream of one request's answer. Ends with an answer, the server's or an error of ours.
+    ) -> AsyncGenerator[tuple[bytes, bool]]:
+        """The messages of one request's stream, and whether each is the last: an answer, or an error of ours.
 
         Where the server gave event ids, a broken stream is taken up again by GET with Last-Event-ID, a bounded
         number of times; the POST is never repeated (report B073).
@@ -306,7 +308,7 @@ class StreamableGuard:
                                 rest = parser.rest()
                                 for message in self._found(rest, request_id).messages if rest else ():
                                     if is_answer(message):
-                                        yield event_of(encoded(message))
+                                        yield encoded(message), True
                                         return
                                 break
                             for event in parser.feed(chunk):
@@ -318,11 +320,11 @@ class StreamableGuard:
                                     continue
                                 found = self._found(event.data, request_id)
                                 for message in found.messages:
-                                    yield event_of(encoded(message))
+                                    yield encoded(message), is_answer(message)
                                     if is_answer(message):
                                         return
                                 if found.malformed:
-                                    yield event_of(self._error_body(request_id, Fault("malformed")))
+                                    yield self._error_body(request_id, Fault("malformed")), True
                                     return
                     except TooLarge:
                         fault = Fault("too_large", detail="64 MiB")
@@ -336,14 +338,14 @@ class StreamableGuard:
                         current = None
                 expired = time.monotonic() - flight.started > LONGEST_SILENCE
                 if last_id is None or expired or resumed == RESUMPTIONS or fruitless == FRUITLESS_RESUMPTIONS:
-                    yield event_of(self._error_body(request_id, fault))
+                    yield self._error_body(request_id, fault), True
                     return
                 resumed += 1
                 fruitless += 1
                 await flight.wait(lambda: asyncio.sleep(min(max(wait, 0.05), 30.0)))  # noqa: B023
                 current = await flight.wait(lambda: self._resume(headers, str(last_id)))  # noqa: B023
         except _Aborted:
-            yield event_of(self._error_body(request_id, Fault("disconnected")))
+            yield self._error_body(request_id, Fault("disconnected")), True
         finally:
             if current is not None:
                 await current.aclose()
@@ -457,6 +459,30 @@ async def peek(response: httpx2.Response) -> bytes:
             return await read_body(response, _PEEK)
     except Exception:
         return b""
+
+
+async def _first_of(messages: AsyncGenerator[tuple[bytes, bool]], headers: Mapping[str, str]) -> Answer:
+    """A stream that is only an answer as that answer alone: most are, and the SDK reads a body far quicker."""
+    try:
+        first, last = await anext(messages)
+    except BaseException:
+        await messages.aclose()
+        raise
+    if last:
+        await messages.aclose()
+        return Answer(200, "application/json", body=first, headers=headers)
+    return Answer(200, "text/event-stream", _framed(messages, first), headers=headers)
+
+
+async def _framed(messages: AsyncGenerator[tuple[bytes, bool]], first: bytes | None = None) -> AsyncGenerator[bytes]:
+    """The messages as server-sent events, after `first`."""
+    try:
+        if first is not None:
+            yield event_of(first)
+        async for message, _ in messages:
+            yield event_of(message)
+    finally:
+        await messages.aclose()
 
 
 def event_of(message: bytes) -> bytes:
