@@ -13,6 +13,7 @@ connection. With the placeholder there is nothing to leak, and with a guard ther
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -132,17 +133,16 @@ class StreamableGuard:
         self._tasks: set[asyncio.Task[None]] = set()
         self._streaming = False
 
-    async def handle(self, request: httpx2.Request) -> Answer:
+    async def handle(self, request: Asked) -> Answer:
         """The answer to one request of the SDK. Never raises anything but cancellation."""
         if request.method == "GET":
             return Answer(200, "text/event-stream", self._listening(self._headers(request)))
         if request.method == "DELETE":
             await self._end_session(self._headers(request))
             return Answer(200)
-        message = decoded(request.content)
-        if "method" in message and "id" in message:
-            return await self._request(message, request)
-        await self._notification(message, request)
+        if "method" in request.message and "id" in request.message:
+            return await self._request(request.message, request)
+        await self._notification(request.message, request)
         return Answer(202)
 
     async def aclose(self) -> None:
@@ -151,20 +151,17 @@ class StreamableGuard:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._sender.aclose()
 
-    def _headers(self, request: httpx2.Request) -> list[tuple[str, str]]:
-        """What the SDK put on a request, with the real session id, without what belongs to the placeholder."""
-        headers = [
-            (name, value)
-            for name, value in request.headers.multi_items()
-            if name not in ("host", "user-agent", "content-length", "connection", "cookie", "mcp-session-id")
+    def _headers(self, request: Asked) -> list[tuple[str, str]]:
+        """What the SDK put on a request, with the real session id in the place of the held one."""
+        return [
+            (name, value if name != "mcp-session-id" or self._session is None else self._session)
+            for name, value in request.headers
+            if name != "mcp-session-id" or self._session is not None
         ]
-        if self._session is not None and "mcp-session-id" in request.headers:
-            headers.append(("mcp-session-id", self._session))
-        return headers
 
     # requests
 
-    async def _request(self, message: Mapping[str, Any], request: httpx2.Request) -> Answer:
+    async def _request(self, message: Mapping[str, Any], request: Asked) -> Answer:
         request_id: RequestId = message["id"]
         flight = self._flights[str(request_id)] = Flight()
         streaming = False
@@ -174,7 +171,7 @@ class StreamableGuard:
                 lambda: self._sender.send(
                     "POST",
                     self._headers(request),
-                    request.content,
+                    request.body,
                     silence=None if listens else LONGEST_SILENCE,
                 )
             )
@@ -210,7 +207,7 @@ class StreamableGuard:
         return error_of_fault(request_id, fault)
 
     async def _answer(
-        self, message: Mapping[str, Any], request: httpx2.Request, response: httpx2.Response, flight: Flight
+        self, message: Mapping[str, Any], request: Asked, response: httpx2.Response, flight: Flight
     ) -> Answer:
         request_id: RequestId = message["id"]
         status = response.status_code
@@ -369,10 +366,10 @@ class StreamableGuard:
 
     # notifications and answers to the server
 
-    async def _notification(self, message: Mapping[str, Any], request: httpx2.Request) -> None:
+    async def _notification(self, message: Mapping[str, Any], request: Asked) -> None:
         """A message without an answer. The SDK sends these one by one, so a slow one must not hold the next."""
         method = message.get("method")
-        task = asyncio.create_task(self._deliver(self._headers(request), request.content))
+        task = asyncio.create_task(self._deliver(self._headers(request), request.body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         wait = INITIALIZED_WAIT if method == "notifications/initialized" else NOTIFICATION_WAIT
@@ -556,6 +553,16 @@ def _speaks_of_session(error: Mapping[str, Any] | None, body: bytes) -> bool:
 # --- towards the SDK ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the SDK wants sent: header names in lower case, the message, and the same as the body to send."""
+
+    method: str
+    headers: list[tuple[str, str]]
+    message: Mapping[str, Any]
+    body: bytes
+
+
 @dataclass(slots=True)
 class Answer:
     """What the SDK gets: a body, or a stream of events."""
@@ -568,7 +575,7 @@ class Answer:
 
 
 class Handler(Protocol):
-    async def handle(self, request: httpx2.Request) -> Answer: ...
+    async def handle(self, request: Asked) -> Answer: ...
 
     async def aclose(self) -> None: ...
 
@@ -590,8 +597,7 @@ def client_for(guard: Handler) -> httpx2.AsyncClient:
 
     class GuardTransport(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            await request.aread()
-            answer = await guard.handle(request)
+            answer = await guard.handle(request.extensions["asked"])
             headers = dict(answer.headers or {})
             if answer.content_type:
                 headers["content-type"] = answer.content_type
@@ -602,7 +608,22 @@ def client_for(guard: Handler) -> httpx2.AsyncClient:
         async def aclose(self) -> None:
             await guard.aclose()
 
+    addresses: dict[str, httpx2.URL] = {}
+
     class GuardClient(httpx2.AsyncClient):
+        def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
+            """The message and the headers put by for the guard, as they are. To merge them with what a client may
+            hold besides, and to encode and decode them once more, took as long as a fast server's answer."""
+            address = addresses.get(str(url))
+            if address is None:
+                address = addresses[str(url)] = httpx2.URL(url)
+            said = dict(given.get("headers") or {})
+            headers = [("accept-encoding", self.headers["accept-encoding"])]
+            headers += [(name.lower(), value) for name, value in said.items()]
+            message = given.get("json") or {}
+            body = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            return httpx2.Request(method, address, extensions={"asked": Asked(method, headers, message, body)})
+
         async def send(self, request: httpx2.Request, *, stream: bool = False, **_: Any) -> httpx2.Response:
             """Straight to the guard: redirects, logins, cookies and proxies are its sender's matter, and looking
             for them here as well took a fifth of each call's time."""

@@ -18,6 +18,7 @@ from pi_mcp.connect.guard import (
     NOTIFICATION_WAIT,
     PLACEHOLDER,
     Answer,
+    Asked,
     client_for,
     error_of_fault,
     event_of,
@@ -26,7 +27,7 @@ from pi_mcp.connect.guard import (
 )
 from pi_mcp.connect.http import sender_for
 from pi_mcp.connect.logring import LogRing
-from pi_mcp.connect.messages import EventParser, TooLarge, decoded, encoded, is_answer, messages_in
+from pi_mcp.connect.messages import EventParser, TooLarge, encoded, is_answer, messages_in
 from pi_mcp.connect.sender import Credentials, RequestFailed, Sender, fault_of, media_type, shown
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class LegacyGuard:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = False
 
-    async def handle(self, request: httpx2.Request) -> Answer:
+    async def handle(self, request: Asked) -> Answer:
         """Raises `RequestFailed` for the GET only: without its stream there is no connection."""
         if request.method == "GET":
             response = await self._open()
@@ -164,19 +165,19 @@ class LegacyGuard:
 
     # messages to the server
 
-    async def _post(self, request: httpx2.Request) -> None:
+    async def _post(self, request: Asked) -> None:
         """Hand a message to a task of its own: the SDK sends one by one, and a slow one must not hold the next."""
-        message = decoded(request.content)
+        message = request.message
         request_id: RequestId | None = message.get("id") if "method" in message else None
         if request_id is None:
-            task = self._start(self._deliver(request.content, None))
+            task = self._start(self._deliver(request.body, None))
             await asyncio.wait({task}, timeout=NOTIFICATION_WAIT)
             return
         self._waiting[str(request_id)] = request_id
         if self._ended:
             self._start(self._fail(request_id, Fault("disconnected", executed="no")))
             return
-        self._start(self._deliver(request.content, request_id))
+        self._start(self._deliver(request.body, request_id))
 
     async def _deliver(self, body: bytes, request_id: RequestId | None) -> None:
         limit = NOTIFICATION_LIMIT if request_id is None else None
