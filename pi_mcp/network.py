@@ -58,6 +58,14 @@ def _bypasses(host: str, port: int, no_proxy: str) -> bool:
     return False
 
 
+def packed_again(content_encoding: str | None) -> bool:
+    """Whether a body is compressed more than once: a few bytes of it unpack to so much that the event loop, where
+    that is done, would stand still for minutes. No honest server does it.
+    """
+    codings = [one.strip().lower() for one in (content_encoding or "").split(",")]
+    return sum(one not in ("", "identity") for one in codings) > 1
+
+
 _contexts: dict[tuple[str, str], ssl.SSLContext] = {}
 
 

@@ -38,6 +38,12 @@ SECRET = "planted-7c6b5a"
         ("::", "unusable"),
         ("224.0.0.1", "unusable"),
         ("fd00:ec2::254", "unusable"),
+        ("::127.0.0.1", "loopback"),
+        ("::169.254.169.254", "link-local"),
+        ("::ffff:0:127.0.0.1", "loopback"),
+        ("64:ff9b:1::1", "private"),
+        ("fec0::1", "private"),
+        ("192.0.0.192", "private"),
         ("100.100.100.200", "unusable"),
         ("8.8.8.8", "public"),
         ("2606:4700::1111", "public"),
@@ -86,6 +92,9 @@ def test_a_server_leads_to_its_own_kind_of_address_or_to_public_ones(server: Any
         "https://[::1/",
         "/relative",
         "",
+        "https://example.test/\x9b31m",
+        "https://example.test/\u202e",
+        "https://example.test/\ud800",
     ],
 )
 def test_an_address_that_is_not_https_or_of_this_machine_is_not_used(url: str) -> None:
@@ -129,7 +138,7 @@ def test_a_redirect_within_the_origin_is_followed_for_metadata_and_not_for_a_for
 
 
 @pytest.mark.parametrize(
-    "location", ["http://localhost:{port}/b", "//evil.example.test/b", "http://127.0.0.1:1/b", "x:y"]
+    "location", ["http://localhost:{port}/b", "//evil.example.test/b", "http://127.0.0.1:1/b", "x:y", "http://["]
 )
 def test_a_redirect_to_another_origin_is_not_followed(location: str) -> None:
     async def main() -> None:
@@ -156,6 +165,17 @@ def test_a_reply_is_bounded_in_size_and_time() -> None:
             fetcher = Fetcher("s", server.url, environ={})
             with pytest.raises(PiMcpError, match="larger than 512 KiB"):
                 await fetcher.get_json(server.origin + "/big")
+
+    run(main())
+
+
+@pytest.mark.parametrize("coding", ["gzip, gzip", "gzip,identity,deflate"])
+def test_a_reply_that_is_packed_more_than_once_is_not_unpacked(coding: str) -> None:
+    async def main() -> None:
+        with AuthServer() as server:
+            server.override["/a"] = {"headers": {"Content-Encoding": coding}, "text": "x" * 100}
+            with pytest.raises(PiMcpError, match="packed more than once"):
+                await Fetcher("s", server.url, environ={}).get_json(server.origin + "/a")
 
     run(main())
 

@@ -506,6 +506,7 @@ def test_a_pasted_address_may_be_wrapped_or_only_its_query() -> None:
         "http://127.0.0.1:1/callback?code=c&state=s",
         "http://[::1",
         "https://127.0.0.1:19847/callback?x",
+        "http://127.0.0.1:19847/callback?code=c&state=\udc80",
     ):
         with pytest.raises(NotThisLogin):
             pasted_answer(text, redirect, "s")

@@ -27,7 +27,7 @@ def reply(value: Any, status: int = 200, kind: str = "application/json") -> Repl
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [(3600, 3600), ("3600", 3600), (3600.5, 3600.5), (None, None), ("soon", None), (-5, None), (True, None),
-     (0, 0), (1e300, None)],
+     (0, 0), (1e300, None), (10**400, None), (float("nan"), None), ("9" * 5000, None)],
 )  # fmt: skip
 def test_the_life_of_a_token_is_read_in_every_spelling(value: Any, seconds: float | None) -> None:
     tokens = tokens_of(reply({"access_token": "t", "expires_in": value}), "s", now=1000.0)
@@ -53,6 +53,12 @@ def test_tokens_are_read_from_json_and_forms(value: Any, kind: str) -> None:
         ("a", "b"),
         "Bearer",
     )
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "é", "a\r\nb", "x" * 70_000, "", 5, ["r"]])
+def test_a_refresh_token_that_no_form_can_carry_is_none(odd: Any) -> None:
+    tokens = tokens_of(reply({"access_token": "t", "refresh_token": odd}), "s")
+    assert (tokens.access_token, tokens.refresh_token) == ("t", None)
 
 
 def test_what_was_asked_for_stands_in_for_scopes_that_are_not_named() -> None:

@@ -210,6 +210,18 @@ def test_only_configured_and_transport_headers_go_out_b193() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("line", ["lb=\x9b31m", "lb=x; max-age", 'lb=x; version=1; port="a"', "=", "\xff"])
+def test_a_cookie_that_no_request_can_carry_harms_nothing(line: str) -> None:
+    async def main() -> None:
+        with HttpServer({"initialize": {"headers": {"Set-Cookie": line}}}) as server:
+            async with wire(server.url) as link:
+                assert "echo" in await link.text()
+                assert "echo" in await link.text()
+            assert "cookie" not in server.of("tools/call")[1].headers or line.isascii()
+
+    run(main())
+
+
 def test_cookies_of_the_server_come_back_to_it() -> None:
     async def main() -> None:
         script: Script = {"initialize": {"headers": {"Set-Cookie": "lb=node7; Path=/"}}}
@@ -1002,7 +1014,8 @@ def test_renewed_credentials_repeat_a_refused_request_once() -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [("1", 1.0), (" 3600 ", 3600.0), ("0.5", 0.5), ("soon", None), ("-1", None), ("", None), (None, None),
-     ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0), ("Thu, 01 Jan 1970 00:00:01 GMT", 0.0), ("9" * 50, None)],
+     ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0), ("Thu, 01 Jan 1970 00:00:01 GMT", 0.0), ("9" * 50, None),
+     ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None)],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date(value: str | None, seconds: float | None) -> None:
     assert retry_after(value, now=10.0) == seconds

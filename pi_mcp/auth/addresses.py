@@ -13,7 +13,12 @@ from urllib.parse import urlsplit
 
 Reach = Literal["loopback", "private", "link-local", "public", "unusable"]
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# IPv6 addresses whose last four bytes are an IPv4 address: NAT64 (RFC 6052), the old "compatible" form (RFC 4291
+# §2.5.5.1), and that of RFC 2765.
+_HOLD_IPV4 = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96"))
+# Not of the public net, although some versions of Python call them global: NAT64 of one's own (RFC 8215), site-local
+# addresses, and what IETF protocols use (Oracle's cloud has its metadata there).
+_NOT_PUBLIC = tuple(ipaddress.ip_network(one) for one in ("64:ff9b:1::/48", "fec0::/10", "192.0.0.0/24"))
 # Where clouds keep the credentials of their machines, outside the link-local range.
 _CLOUD = {ipaddress.ip_address(one) for one in ("fd00:ec2::254", "100.100.100.200", "168.63.129.16")}
 _LOCAL_NAMES = ("localhost",)
@@ -34,7 +39,7 @@ def reach_of(address: str) -> Reach:
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour
-        if inner is None and ip in _NAT64:
+        if inner is None and int(ip) > 1 and any(ip in one for one in _HOLD_IPV4):
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is None and ip.teredo is not None:
             inner = ip.teredo[1]
@@ -47,7 +52,7 @@ def reach_of(address: str) -> Reach:
     if ip.is_unspecified or ip.is_multicast or ip in _CLOUD:
         return "unusable"
     # `is_global` is False for the shared space of carriers and for documentation addresses, too.
-    return "public" if ip.is_global else "private"
+    return "public" if ip.is_global and not any(ip in one for one in _NOT_PUBLIC) else "private"
 
 
 def literal(host: str) -> str | None:
@@ -80,7 +85,9 @@ def url_problem(url: str) -> str | None:
 
     https, or http on this machine; no user information and no fragment.
     """
-    if any(ord(char) <= 0x20 or ord(char) == 0x7F for char in url):
+    # An address is shown, opened and sent: no control byte, no character that is invisible or turns text around, and
+    # no half of a surrogate pair. Letters of other scripts may stand in it.
+    if " " in url or not url.isprintable():
         return "is no usable address"
     try:
         parts = urlsplit(url)

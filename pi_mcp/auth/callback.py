@@ -52,7 +52,7 @@ def read_answer(query: str, state: str) -> Answer:
     for name in ("code", "state", "error", "iss"):
         if sum(key == name for key, _ in pairs) > 1:
             raise NotThisLogin("A parameter is there twice.")
-    if not hmac.compare_digest(values.get("state", "").encode(), state.encode()):
+    if not hmac.compare_digest(values.get("state", "").encode(errors="replace"), state.encode()):
         raise NotThisLogin("It does not belong to this login.")
     error, code = values.get("error"), values.get("code")
     if not error and not code:

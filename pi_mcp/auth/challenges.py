@@ -65,6 +65,10 @@ def of_scheme(lines: Iterable[str], scheme: str) -> Challenge | None:
     return Challenge(scheme, parameters) if seen else None
 
 
+def is_scope(value: str) -> bool:
+    return _SCOPE.fullmatch(value) is not None
+
+
 def scopes_of(value: str) -> tuple[str, ...]:
     """The scopes of a space-separated list, each once; what is no scope by RFC 6749 §3.3 is left out."""
     scopes = dict.fromkeys(scope for scope in value.split() if _SCOPE.fullmatch(scope))

@@ -16,6 +16,7 @@ from pi_mcp.auth.tokens import (
     Proofs,
     TokenRefused,
     error_name,
+    is_sendable,
     refusal_of,
     request_tokens,
     send_to_endpoint,
@@ -63,7 +64,8 @@ async def device_login(
     value = value if isinstance(value, dict) else {}
     device_code, user_code = value.get("device_code"), value.get("user_code")
     address = value.get("verification_uri") or value.get("verification_url")  # Google's spelling
-    if not all(isinstance(one, str) and one for one in (device_code, user_code, address)):
+    shown = isinstance(user_code, str) and clean_line(user_code, 40).strip()
+    if not is_sendable(device_code, " ") or not shown or not isinstance(address, str) or not address:
         raise failure(
             "oauth_failed",
             "authenticate",
@@ -154,6 +156,6 @@ async def _poll(
 def _number(value: Any, default: float) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return default
     return number if 0 < number < 1e9 else default

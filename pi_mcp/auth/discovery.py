@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pi_mcp.auth.addresses import origin_of, shown_url, url_problem
-from pi_mcp.auth.challenges import of_login
+from pi_mcp.auth.challenges import is_scope, of_login
 from pi_mcp.errors import AuthenticationError, PiMcpError, ServerError, failure
 from pi_mcp.text import clean_line, redact
 
@@ -102,7 +102,7 @@ async def discover(
         str(resource["resource"]),
         metadata.issuer,
         metadata,
-        _texts(resource.get("scopes_supported")),
+        _scopes(resource.get("scopes_supported")),
         asked,
         dpop_required=resource.get("dpop_bound_access_tokens_required") is True,
     )
@@ -123,6 +123,8 @@ def resource_covers(resource: str, url: str) -> bool:
 
     A token for another resource must not come here: a server could ask for one and use it elsewhere.
     """
+    if "#" in resource or not resource.isprintable():  # RFC 8707 §2; it goes out as it is
+        return False
     try:
         if origin_of(resource) != origin_of(url):
             return False
@@ -276,7 +278,7 @@ class _Search:
             endpoints["registration_endpoint"],
             endpoints["device_authorization_endpoint"],
             endpoints["revocation_endpoint"],
-            scopes_supported=_texts(value.get("scopes_supported")),
+            scopes_supported=_scopes(value.get("scopes_supported")),
             grant_types=_texts(value.get("grant_types_supported")),
             auth_methods=_texts(value.get("token_endpoint_auth_methods_supported")),
             code_challenge_methods=_texts(value.get("code_challenge_methods_supported")),
@@ -322,6 +324,12 @@ class _Search:
 
 def _quoted(text: str) -> str:
     return f'"{redact(clean_line(text, 200))}"'
+
+
+def _scopes(value: object) -> tuple[str, ...] | None:
+    """A list of scopes without what is none by RFC 6749 §3.3."""
+    texts = _texts(value)
+    return None if texts is None else tuple(one for one in texts if is_scope(one))
 
 
 def _texts(value: object) -> tuple[str, ...] | None:

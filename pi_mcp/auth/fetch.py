@@ -30,7 +30,7 @@ from pi_mcp.auth.addresses import (
     widest,
 )
 from pi_mcp.errors import PiMcpError, failure
-from pi_mcp.network import plain_context, proxy_for, shared_context
+from pi_mcp.network import packed_again, plain_context, proxy_for, shared_context
 
 if TYPE_CHECKING:
     import httpx2
@@ -164,7 +164,10 @@ class Fetcher:
                 return reply
             if method != "GET" and reply.status < 307:
                 return reply
-            target = urljoin(url, reply.header("location") or "")
+            try:
+                target = urljoin(url, reply.header("location") or "")
+            except ValueError:
+                raise self._refused(f"{shown_url(url)} redirects to an address that cannot be read.") from None
             problem = url_problem(target)
             if problem is None and origin_of(target) != origin_of(url):
                 problem = "is another origin"
@@ -227,6 +230,8 @@ class Fetcher:
         return Reply(response.status_code, url, lines, content)
 
     async def _read(self, response: httpx2.Response, url: str, limit: int) -> bytes:
+        if packed_again(response.headers.get("content-encoding")):
+            raise self._refused(f"The answer of {shown_url(url)} is packed more than once.")
         size, parts = 0, []
         async for part in response.aiter_bytes():
             size += len(part)

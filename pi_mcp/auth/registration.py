@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.auth.records import Client
-from pi_mcp.auth.tokens import ERRORS, error_name
+from pi_mcp.auth.tokens import ERRORS, error_name, is_sendable, seconds
 from pi_mcp.errors import PiMcpError, failure
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ async def _register(
         raise _needs_client(fetcher.server, redirect_uri, f"This service refuses dynamic registration ({why}).")
     value = reply.json()
     client_id = value.get("client_id") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(client_id, str) or not client_id.strip():
+    if not isinstance(value, dict) or not is_sendable(client_id, " ") or not client_id.strip():
         raise _needs_client(fetcher.server, redirect_uri, "The registration gave no client id.")
     secret = value.get("client_secret")
-    secret = secret if isinstance(secret, str) and secret else None
+    secret = secret if is_sendable(secret, " ") else None
     stated = value.get("token_endpoint_auth_method")
     if stated in _METHODS:
         method = str(stated)
@@ -139,7 +139,7 @@ async def _register(
         method = _with_secret(metadata)
     if secret is None and method in ("client_secret_basic", "client_secret_post"):
         method = "none"
-    expires = value.get("client_secret_expires_at")
+    expires = seconds(value.get("client_secret_expires_at"))
     kept = ("registration_client_uri", "registration_access_token", "client_id_issued_at")
     return Client(
         client_id,
@@ -147,7 +147,7 @@ async def _register(
         redirect_uri,
         method,
         secret,
-        float(expires) if isinstance(expires, int | float) and not isinstance(expires, bool) and expires > 0 else None,
+        expires or None,  # 0 means never (RFC 7591 §3.2.1)
         {key: value[key] for key in kept if isinstance(value.get(key), str | int)},
     )
 

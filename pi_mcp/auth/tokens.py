@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 from urllib.parse import parse_qsl, quote
 
 from pi_mcp.auth.challenges import scopes_of
@@ -267,11 +267,12 @@ def tokens_of(
         kind = "Bearer"
     refresh = values.get("refresh_token")
     moment = time.time() if now is None else now
-    lifetime = _seconds(values.get("expires_in"))
+    lifetime = seconds(values.get("expires_in"))
     return Tokens(
-        access_token=str(token),
+        access_token=token,
         token_type=dpop.token_type if bound and dpop is not None else "Bearer",
-        refresh_token=refresh if isinstance(refresh, str) and refresh else None,
+        # What cannot go out in a form is of no use, and would break the renewal that needs it.
+        refresh_token=refresh if is_sendable(refresh, " ") else None,
         scopes=_granted(values.get("scope")) or asked,
         obtained_at=moment,
         expires_at=None if lifetime is None else moment + lifetime,
@@ -349,22 +350,24 @@ def _form(body: bytes) -> dict[str, Any] | None:
         return None
 
 
-def is_sendable(token: object) -> bool:
-    """Whether a reply's token can stand in a header."""
+def is_sendable(token: object, also: str = "") -> TypeGuard[str]:
+    """Whether a reply's token can stand in a header; with a space, too, it is a value of RFC 6749 appendix A."""
     return (
-        isinstance(token, str) and 0 < len(token) <= _LONGEST_TOKEN and all(0x21 <= ord(char) < 0x7F for char in token)
+        isinstance(token, str)
+        and 0 < len(token) <= _LONGEST_TOKEN
+        and all(0x21 <= ord(char) < 0x7F or char in also for char in token)
     )
 
 
-def _seconds(value: object) -> float | None:
-    """`expires_in` as a number or a text; None for what is neither, or nothing."""
+def seconds(value: object) -> float | None:
+    """`expires_in`, or another time of a reply, as a number or a text; None for what is neither, or nothing."""
     if isinstance(value, bool) or value is None:
         return None
     try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return None
-    return seconds if 0 <= seconds < 1e10 else None
+    return number if 0 <= number < 1e10 else None
 
 
 def _granted(value: object) -> tuple[str, ...]:

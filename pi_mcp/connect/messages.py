@@ -163,7 +163,7 @@ def normalized(message: Mapping[str, Any], request_id: RequestId | None = None) 
         code, text = error.get("code"), error.get("message")
         out["error"] = {
             **error,
-            "code": code if isinstance(code, int) and not isinstance(code, bool) else -32603,
+            "code": code if isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**53 else -32603,
             "message": text if isinstance(text, str) else "",
         }
         out.pop("result", None)

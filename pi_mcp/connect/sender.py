@@ -12,6 +12,7 @@ import contextlib
 import re
 import socket
 import ssl
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pi_mcp._version import __version__
 from pi_mcp.connect.faults import Fault
+from pi_mcp.connect.joined import join_writes
 from pi_mcp.connect.messages import TooLarge
 from pi_mcp.errors import PiMcpError
-from pi_mcp.network import plain_context, proxy_for, shared_context
+from pi_mcp.network import packed_again, plain_context, proxy_for, shared_context
 from pi_mcp.text import Redactor, clean_line
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ REDIRECTS = 5
 KEEPALIVE = 4.0
 """Seconds that an idle socket is kept: less than the five after which most servers close theirs, since a
 request that crosses the closing is lost and its outcome unknown."""
+
+_MOST_COOKIES = 100
 
 # What the transport itself decides; a configured header of this name would break the protocol or the framing.
 _OWN_HEADERS = frozenset(
@@ -115,7 +119,7 @@ def retry_after(value: str | None, now: float | None = None) -> float | None:
         return float(value)
     try:
         moment = parsedate_to_datetime(value)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -416,9 +420,24 @@ class Sender:
         except httpx2.InvalidURL:
             raise self._failed(Fault("not_mcp", executed="no", detail="the address is not usable")) from None
         response.request = request
+        if packed_again(response.headers.get("content-encoding")):
+            await response.aclose()
+            raise self._failed(Fault("malformed", status=response.status_code, detail="packed more than once"))
         if "set-cookie" in response.headers:
-            self._cookies.extract_cookies(response)
+            self._keep_cookies(response)
         return response
+
+    def _keep_cookies(self, response: httpx2.Response) -> None:
+        """Python's jar warns, with a traceback, of lines that it cannot read, and keeps what no request can carry."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._cookies.extract_cookies(response)
+        jar = self._cookies.jar
+        for cookie in list(jar):
+            if not f"{cookie.name}={cookie.value}".isascii():
+                jar.clear(cookie.domain, cookie.path, cookie.name)
+        if len(jar) > _MOST_COOKIES:
+            jar.clear()
 
     async def _transport(self, url: httpx2.URL) -> httpx2.AsyncHTTPTransport:
         import httpx2
@@ -453,7 +472,7 @@ class Sender:
             raise self._failed(
                 Fault("proxy", executed="no", detail="the proxy's address or kind is not supported")
             ) from None
-        return self._inner.setdefault(key, transport)
+        return self._inner.setdefault(key, join_writes(transport))
 
     def _failed(self, fault: Fault) -> RequestFailed:
         return RequestFailed(replace(fault, detail=self._redactor(fault.detail)))

@@ -23,7 +23,7 @@ def may_open(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    if any(ord(char) <= 0x20 or ord(char) == 0x7F for char in url) or not parts.hostname:
+    if " " in url or not url.isprintable() or not parts.hostname:
         return False
     local = parts.hostname in ("localhost", "::1") or parts.hostname.startswith("127.")
     return parts.scheme == "https" or (parts.scheme == "http" and local)
