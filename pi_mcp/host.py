@@ -5,8 +5,11 @@ Comes in: questions and news from a session. Goes out: the person's answers. It 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
+
+_log = logging.getLogger("pi_mcp.host")
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -91,3 +94,19 @@ class HeadlessHost:
     def allows(self, native_name: str) -> bool:
         del native_name
         return True
+
+
+def show_progress(host: Host, text: str, done: float | None = None, total: float | None = None) -> None:
+    """`host.progress`; a display that fails must not lose the work that it displays."""
+    try:
+        host.progress(text, done, total)
+    except Exception as error:
+        _log.debug("a progress display failed with %s", type(error).__name__)
+
+
+def tell_tools_changed(host: Host) -> None:
+    """`host.tools_changed`; one host that fails must keep nothing from the others, nor lose what was loaded."""
+    try:
+        host.tools_changed()
+    except Exception as error:
+        _log.warning("a host that was told of changed tools failed with %s", type(error).__name__)

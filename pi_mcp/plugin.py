@@ -227,6 +227,8 @@ class Plugin:
         """
         import asyncio
 
+        from pi_mcp.host import tell_tools_changed
+
         shown = {session: session.loaded for session in self.sessions}
         # All at once, before anything is awaited: nobody may meet the new definition with the old catalog.
         self.configuration = configuration
@@ -237,7 +239,7 @@ class Plugin:
             del self._indexed[name]
         for session, before in shown.items():
             if session.loaded != before:
-                session.host.tools_changed()
+                tell_tools_changed(session.host)
         await asyncio.gather(*(self.connections.close(name) for name in changed))
 
     async def trust_project(self, host: Host) -> bool:

@@ -18,7 +18,7 @@ from pi_mcp.config import ServerDefinition, ServerEntry, policy
 from pi_mcp.config.usable import no_server, usable
 from pi_mcp.connect import CallHandlers
 from pi_mcp.errors import Diagnostic, Operation, PiMcpError, error_of, failure
-from pi_mcp.host import Host
+from pi_mcp.host import Host, show_progress, tell_tools_changed
 from pi_mcp.text import clean_line
 from pi_mcp.tools import calls, names, results, schema
 from pi_mcp.tools.answers import CallAnswer, FoundTool, Loading, SearchAnswer, details, search_text
@@ -460,7 +460,7 @@ class Session:
             what = "1 tool record was" if skipped == 1 else f"{skipped} tool records were"
             diagnostics.append(Diagnostic("operation_failed", "load", None, f"{what} damaged and skipped."))
         self._loaded = restored
-        self.host.tools_changed()
+        tell_tools_changed(self.host)
         await self._keep()
         return tuple(diagnostics)
 
@@ -666,7 +666,7 @@ class Session:
 
     async def _changed(self, tools: Collection[NativeTool]) -> None:
         if tools:
-            self.host.tools_changed()
+            tell_tools_changed(self.host)
         await self._keep()
 
     async def _keep(self) -> None:
@@ -676,7 +676,7 @@ class Session:
             await self._kept.write(self._text, self._loaded.records(), self._instructed)
 
     def show_discovery(self, server: str, done: int, total: int) -> None:
-        self.host.progress(f"Asked {server} for its tools", done, total)
+        show_progress(self.host, f"Asked {server} for its tools", done, total)
 
 
 def _found(tool: Tool, hit: Hit) -> FoundTool:

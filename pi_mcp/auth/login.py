@@ -40,6 +40,7 @@ from pi_mcp.auth.scopes import TRIES, WantedScopes, choose, configured, union
 from pi_mcp.auth.tokens import ERRORS, TokenRefused, request_tokens
 from pi_mcp.auth.unattended import NOBODY, needs_nobody, unattended_login
 from pi_mcp.errors import PiMcpError, failure
+from pi_mcp.host import show_progress
 from pi_mcp.text import clean_line, redact
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class _Login:
                         path=str(self.oauth.get("callbackPath", DEFAULT_PATH)),
                     )
                 )
-            self.host.progress(f"Signing in to {clean_line(self.server)}")
+            show_progress(self.host, f"Signing in to {clean_line(self.server)}")
             found = await discover(
                 self.fetcher, self.url, await self.challenges(), trust_issuer=self.oauth.get("trustIssuer")
             )

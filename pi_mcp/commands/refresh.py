@@ -12,6 +12,7 @@ from pi_mcp.catalog.records import Catalog
 from pi_mcp.commands.answer import CommandAnswer
 from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.errors import Diagnostic, PiMcpError, failure
+from pi_mcp.host import show_progress
 
 AT_ONCE = 4
 
@@ -49,7 +50,7 @@ async def each(
                 return error.diagnostic.line(), error.diagnostic
             finally:
                 done += 1
-                conversation.host.progress(f"{verb} {name}", done, len(targets))
+                show_progress(conversation.host, f"{verb} {name}", done, len(targets))
             count = "1 tool" if len(catalog.tools) == 1 else f"{len(catalog.tools)} tools"
             if not catalog.tools:
                 count = "0 tools (server offers none)"

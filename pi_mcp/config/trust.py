@@ -66,7 +66,7 @@ async def ask_trust(configuration: Configuration, host: Host, *, store: TrustSto
         "A yes lets these commands run with your rights and these addresses be contacted, with the variables "
         "that they name. It holds until the file changes."
     )
-    if not await host.confirm(question, details):
+    if await host.confirm(question, details) is not True:  # anything else is no yes
         return False
     import asyncio  # a load of the configuration alone has no use for it
 

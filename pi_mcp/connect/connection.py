@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -661,6 +662,9 @@ class Connection:
         call.asking.add(question)
         try:
             content = await question
+            if content is not None:
+                # What is no JSON object could not be sent, and trying to would end the connection.
+                content = dict(json.loads(json.dumps(dict(content), allow_nan=False)))
         except asyncio.CancelledError:
             if question.cancelled() and not _being_cancelled():
                 return {"action": "cancel"}

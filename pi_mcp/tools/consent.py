@@ -53,7 +53,7 @@ class Consent:
             if how_often == "once" and key in self._given:
                 return
             question = f"Call {shown} of {clean_line(tool.server, 64)} ({definition.trust} server)?"
-            if not await host.confirm(question, _shown(arguments)):
+            if await host.confirm(question, _shown(arguments)) is not True:  # anything else is no yes
                 raise failure(
                     "refused", "call", tool.server, f"The call of {shown} was declined; nothing was sent.", None
                 )
