@@ -1050,7 +1050,7 @@ def test_nothing_stays_open_after_the_end() -> None:
                     break
                 await asyncio.sleep(0.02)
             assert server.open == 0
-            assert len(asyncio.all_tasks()) == 2  # this one and the one that bounds it
+            assert len(asyncio.all_tasks()) <= 2  # this one and, before Python 3.12, the one that bounds it
 
     run(main())
 

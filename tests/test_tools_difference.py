@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pi_mcp.catalog.records import Tool
@@ -100,6 +100,7 @@ TOOLS = st.dictionaries(st.sampled_from(["name", "title", "description", "inputS
 
 
 @given(TOOLS, TOOLS)
+@example({"inputSchema": {}}, {"inputSchema": {"properties": None}})
 def test_a_difference_is_told_exactly_where_a_call_would_be_stopped(old: Any, new: Any) -> None:
     told = describe(old, new)
     assert (told == "No difference.") == (Tool("s", old).hash == Tool("s", new).hash)

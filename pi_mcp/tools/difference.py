@@ -40,7 +40,9 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         if not _same(old.get("inputSchema"), new.get("inputSchema")):
             yield "the input schema changed"
     else:
-        yield from _parameters(before, after)
+        lines = list(_parameters(before, after))
+        # null in the place of nothing, for one: no parameter says so, and a call is stopped all the same.
+        yield from lines or (["a detail of the input schema changed"] if not _same(before, after) else [])
     yield from _annotations(old.get("annotations"), new.get("annotations"))
 
 
