@@ -71,6 +71,7 @@ class Session:
         self._kept = KeptSession(plugin.state_dir, id) if keep else None
         self._loaded = LoadedSet()
         self._started = False
+        self._closed = False
         self._always_seen: set[str] = set()
         self._text: str | None = None
         self._instructed: set[str] = set()
@@ -162,7 +163,7 @@ class Session:
         1–50, NotFound for an unknown server. A server that fails is in `not_searched`, never an exception.
         """
         query = check_search(query, limit)
-        self._start()
+        self._begin()
         targets = list(self.servers) if server is None else [self._searchable(server)]
         discovery = await self.plugin.catalogs.discover(targets, wait=SEARCH_WAIT, on_progress=self.show_discovery)
         catalogs = discovery.catalogs
@@ -209,7 +210,7 @@ class Session:
         Raises NotFound when none of the names is a tool, with close names, or the failure of the server that a
         name points at. Servers are contacted only where the names are not found in what is known.
         """
-        self._start()
+        self._begin()
         wanted = list(dict.fromkeys(name.strip() for name in names_ if name.strip()))
         if not wanted:
             raise failure("usage", "load", None, "No tool was named.", "Give native names or server.tool.")
@@ -249,7 +250,7 @@ class Session:
 
     async def unload(self, names_: Iterable[str]) -> tuple[NativeTool, ...]:
         """Take tools out of the loaded set, to free places; raises NotFound for a name that is not loaded."""
-        self._start()
+        self._begin()
         gone = [self._loaded_tool(name, "load") for name in names_]
         for tool in gone:
             self._loaded.remove(tool.native)
@@ -271,7 +272,7 @@ class Session:
         A tool's own error is an answer with `is_error`; everything else that goes wrong is a PiMcpError, whose
         message says when the outcome is unknown. Cancelling the awaiting task cancels the call.
         """
-        self._start()
+        self._begin()
         tool = self._loaded_tool(native_name, "call")
         definition = self._callable(tool)
         arguments = {} if arguments is None else arguments
@@ -386,7 +387,10 @@ class Session:
         """Run `/mcp …` (with or without the leading `/mcp`); never raises but for cancellation."""
         from pi_mcp import commands
 
-        self._start()
+        try:
+            self._begin()
+        except PiMcpError as error:
+            return commands.failed(error.diagnostic)
         answer = await commands.run(self, line)
         await self._keep()
         return answer
@@ -405,7 +409,7 @@ class Session:
 
     async def prepare(self, *, wait: float = SEARCH_WAIT) -> tuple[Diagnostic, ...]:
         """Load the `alwaysLoad` tools of servers whose catalogs were not known at the start, within `wait` s."""
-        self._start()
+        self._begin()
         awaited = [
             name
             for name, definition in self.servers.items()
@@ -465,11 +469,17 @@ class Session:
         return tuple(diagnostics)
 
     async def close(self) -> None:
-        """End this conversation; the plugin and its connections live on."""
+        """End this conversation; the plugin and its connections live on. It searches and calls nothing any more."""
+        self._closed = True
         await self._keep()
         self.plugin.forget_session(self)
 
     # Inside
+
+    def _begin(self) -> None:
+        if self._closed:
+            raise failure("refused", "command", None, "This conversation has ended.", "Start another session.")
+        self._start()
 
     def _start(self) -> None:
         """Load the `alwaysLoad` tools that the known catalogs have; once, without I/O but those catalogs."""

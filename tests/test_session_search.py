@@ -530,3 +530,25 @@ def test_an_answer_that_shares_only_a_verb_with_the_query_says_what_nothing_answ
             assert "may not fit" not in sure.text
 
     run(main())
+
+
+def test_a_session_that_was_closed_searches_loads_and_calls_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = entry(tmp_path, spoken([ISSUE]))
+        async with plugin_of({"tracker": server}, tmp_path) as plugin:
+            session = plugin.session("one")
+            await session.load(["tracker.create_issue"])
+            await session.close()
+            for work in (
+                session.search("issue"),
+                session.load(["tracker.create_issue"]),
+                session.unload(["mcp__tracker__create_issue"]),
+                session.call("mcp__tracker__create_issue", {}),
+            ):
+                with pytest.raises(Refused):
+                    await work
+            assert (await session.command("/mcp tools")).diagnostic is not None
+            assert "tools/call" not in methods_of(server)
+            assert not (await plugin.session("one").search("issue")).not_searched
+
+    run(main())
