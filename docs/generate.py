@@ -7,16 +7,12 @@ python docs/generate.py --check    exit 1 when it is not what the code says
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-# argparse wraps by the terminal's width; the page must not depend on it.
-os.environ["COLUMNS"] = "100"
-os.environ["NO_COLOR"] = "1"
 
 
 def cell(text: str) -> str:
@@ -27,6 +23,14 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
     lines += ["| " + " | ".join(cell(text) for text in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def words(action: argparse.Action) -> str:
+    """How an argument is written; not argparse's own help, whose layout differs between Python versions."""
+    value = str(action.metavar or action.dest.upper()) if action.nargs != 0 else ""
+    if not action.option_strings:
+        return {"?": f"[{value}]", "*": f"[{value} …]", "+": f"{value} …"}.get(str(action.nargs), value)
+    return f"{', '.join(action.option_strings)} {value}".strip()
 
 
 def page() -> str:
@@ -64,10 +68,13 @@ def page() -> str:
     parts.append(table(("exit", "codes"), [(str(number), names) for number, names in exit_codes().items()]))
     parts += ["## Command line"]
     parser = build_parser()
-    actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    parts.append("```text\n" + parser.format_help().strip() + "\n```")
-    for name, command in actions[0].choices.items():
-        parts += [f"### `pi-mcp {name}`", "```text\n" + command.format_help().strip() + "\n```"]
+    subcommands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    summaries = {choice.dest: choice.help or "" for choice in subcommands._choices_actions}
+    for name, command in subcommands.choices.items():
+        parts += [f"### `pi-mcp {name}`", f"{summaries[name][:1].upper()}{summaries[name][1:]}."]
+        rows = [(f"`{words(action)}`", action.help or "") for action in command._actions if action.dest != "help"]
+        if rows:
+            parts.append(table(("word or option", ""), rows))
     return "\n\n".join(parts) + "\n"
 
 
