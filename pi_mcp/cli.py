@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -142,7 +143,8 @@ def for_command_line(diagnostic: Diagnostic) -> Diagnostic:
 
 
 def _own_words(text: str) -> str:
-    return text.replace("`/mcp get ", "`pi-mcp get --connect ")
+    text = text.replace("`/mcp get ", "`pi-mcp get --connect ")
+    return re.sub("`/mcp (auth|logout|refresh|search|tools) ", r"`pi-mcp \1 ", text)
 
 
 def show_json(value: Any) -> None:
@@ -318,6 +320,14 @@ def with_session(
     return asyncio.run(run())
 
 
+def end_progress(session: Session) -> None:
+    """Take the progress line away before anything is printed beside it."""
+    from pi_mcp.hosts.script import ScriptHost
+
+    if isinstance(session.host, ScriptHost):
+        session.host.finish()
+
+
 def servers(options: argparse.Namespace) -> int:
     async def work(plugin: Plugin, session: Session) -> int:
         del plugin
@@ -363,6 +373,7 @@ def refresh(options: argparse.Namespace) -> int:
         if options.server is not None:
             plugin.definition(options.server)
         answer = await session.command("refresh" + (f" {_quoted(options.server)}" if options.server else ""))
+        end_progress(session)
         if not options.json:
             return show_answer(answer)
         rows = [row.to_json() for row in session.statuses() if options.server in (None, row.name)]
@@ -425,6 +436,7 @@ def tools(options: argparse.Namespace) -> int:
             plugin.definition(options.server)
         targets = [options.server] if options.server is not None else list(session.servers)
         discovery = await plugin.catalogs.discover(targets, on_progress=session.show_discovery)
+        end_progress(session)
         catalogs = discovery.catalogs
         listed = [
             tool for catalog in catalogs.values() for tool in catalog.tools if session.permits(tool.server, tool.name)
@@ -451,6 +463,7 @@ def tools(options: argparse.Namespace) -> int:
 def search(options: argparse.Namespace) -> int:
     async def work(plugin: Plugin, session: Session) -> int:
         answer = await session.search(" ".join(options.query), server=options.server, limit=options.limit, load=False)
+        end_progress(session)
         missing = list(answer.not_searched)
         if not answer.searched and not missing:
             missing = [nothing_to_search(plugin)]
@@ -491,6 +504,7 @@ def call(options: argparse.Namespace) -> int:
         if problem is not None:
             raise failure("protocol_error", "call", options.server, f"The tool cannot be used: {clean_line(problem)}.")
         result = await session.call(native_name(tool.server, tool.name), arguments, typed=True)
+        end_progress(session)
         if options.json:
             show_json(result.raw)
         else:

@@ -311,3 +311,25 @@ def test_the_reference_page_is_what_the_code_says() -> None:
         [sys.executable, str(ROOT / "docs/generate.py"), "--check"], capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 0, "run docs/generate.py"
+
+
+def test_progress_on_a_terminal_is_gone_before_anything_is_printed(clock: str) -> None:
+    assert pi_mcp("add", "broken", "--", "/nonexistent/server").returncode == 0
+    controller, terminal = os.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "pi_mcp.cli", "tools"],
+            stdout=terminal,
+            stderr=terminal,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        ) as process:
+            assert process.wait(60) == 0
+        shown = os.read(controller, 65536).decode()
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    assert "Asked" in shown or "Asking" in shown
+    last = shown.rpartition("\x1b[K")[2]
+    assert last.startswith("mcp__time__")
+    assert "broken: [connection_failed]" in last
