@@ -10,18 +10,19 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import anyio
 import pytest
 
-from pi_mcp.config import ResolvedServer, ServerDefinition
+from pi_mcp.config import ResolvedServer, ServerDefinition, configuration_of
 from pi_mcp.config.definition import Source
 from pi_mcp.config.secret import Secret
-from pi_mcp.connect import guard, sender
-from pi_mcp.connect.faults import Fault, Faults, diagnose
+from pi_mcp.connect import guard, sender, streams
+from pi_mcp.connect.faults import UNKNOWN_OUTCOME, Fault, Faults, diagnose, diagnose_error, late
 from pi_mcp.connect.http import http_transport
 from pi_mcp.connect.logring import LogRing
-from pi_mcp.connect.messages import EventParser, TooLarge, messages_in
+from pi_mcp.connect.messages import MOST_LEVELS, EventParser, TooLarge, messages_in
 from pi_mcp.connect.sender import Credentials, proxy_for, retry_after
 from pi_mcp.errors import ConfigurationError, PiMcpError, failure
 from tests.hostile.certificate import certificate_in
@@ -303,6 +304,16 @@ def test_a_host_that_does_not_accept_is_a_timeout_of_the_connection() -> None:
     run(main())
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+DEEP_ERROR = json.dumps({"jsonrpc": "2.0", "id": 2, "error": {"code": 1, "message": PLANTED, "data": nested(500)}})
+
+
 @pytest.mark.parametrize(
     ("reaction", "kind", "executed"),
     [
@@ -324,6 +335,9 @@ def test_a_host_that_does_not_accept_is_a_timeout_of_the_connection() -> None:
         ({"body": "null", "type": "application/json"}, "malformed", "unknown"),
         ({"body": "[]", "type": "application/json"}, "malformed", "unknown"),
         ({"body": "[" * 100_000, "type": "application/json"}, "malformed", "unknown"),
+        ({"result": {"content": [{"text": PLANTED}], "deep": nested(500)}}, "malformed", "unknown"),
+        ({"result": {"content": [{"text": PLANTED}], "deep": nested(500)}, "as": "sse"}, "malformed", "unknown"),
+        ({"status": 400, "type": "application/json", "body": DEEP_ERROR}, "status", "unknown"),
         ({"message": {"jsonrpc": "2.0", "id": 9999, "result": {}}}, "malformed", "unknown"),
         ({"result": [1]}, "malformed", "unknown"),
         ({"result": [1], "as": "sse"}, "malformed", "unknown"),
@@ -341,6 +355,19 @@ def test_a_fault_stays_with_its_request(reaction: dict[str, Any], kind: str, exe
     assert fault.kind == kind
     if executed:
         assert fault.executed == executed
+
+
+@pytest.mark.parametrize("how", ["json", "sse"])
+def test_what_is_nested_as_deep_as_it_may_be_comes_through(how: str) -> None:
+    """A contract with the SDK, which reads no deeper than it likes."""
+
+    async def main() -> None:
+        result = {"content": [], "deep": nested(MOST_LEVELS - 2)}
+        with HttpServer({"tools/call": {"result": result, "as": how}}) as server:
+            async with wire(server.url) as link:
+                assert (await link.request("tools/call", {"name": "echo"}))["result"] == result
+
+    run(main())
 
 
 def test_a_fault_of_one_request_leaves_the_others_alone() -> None:
@@ -413,6 +440,106 @@ def test_half_a_surrogate_pair_does_not_lose_an_answer() -> None:
         with HttpServer({"tools/call": [{"result": result}, {"result": result, "as": "sse"}]}) as server:
             async with wire(server.url) as link:
                 assert [await link.text() for _ in range(2)] == ["echo \ufffd!"] * 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("wrapped", ["json", "sse"])
+def test_an_answer_nested_beyond_reason_fails_alone_and_tells_nothing_of_itself(wrapped: str) -> None:
+    async def main() -> None:
+        def nested(levels: int) -> dict[str, Any]:
+            value: Any = PLANTED
+            for _ in range(levels):
+                value = [value]
+            return {"result": {"content": [{"type": "text", "text": "echo"}], "structuredContent": {"a": value}}}
+
+        with HttpServer({"tools/call": [nested(190), nested(300), nested(900), {}]}, answers=wrapped) as server:
+            async with wire(server.url) as link:
+                assert await link.text() == "echo"
+                for _ in range(2):
+                    assert (await link.fault()).kind == "malformed"
+                assert "echo" in await link.text()
+
+    run(main())
+
+
+def test_arguments_that_json_cannot_hold_fail_their_own_request_and_are_not_sent() -> None:
+    async def main() -> None:
+        with HttpServer() as server:
+            async with wire(server.url) as link:
+                fault = await link.fault(params={"name": "echo", "arguments": {"a": object()}})
+                assert (fault.kind, fault.executed) == ("unsendable", "no")
+                assert "echo" in await link.text()
+            assert len(server.of("tools/call")) == 1
+
+    run(main())
+
+
+def test_half_a_surrogate_pair_in_an_argument_is_sent() -> None:
+    async def main() -> None:
+        with HttpServer() as server:
+            async with wire(server.url) as link:
+                await link.request("tools/call", {"name": "echo", "arguments": {"a": "\ud83d!"}})
+            assert server.of("tools/call")[0].message["params"]["arguments"] == {"a": "\ud83d!"}
+
+    run(main())
+
+
+def test_a_request_written_behind_a_notification_waits_until_that_is_taken() -> None:
+    async def main() -> None:
+        with HttpServer({"notifications/roots/list_changed": {"sleep": 0.2}}) as server:
+            async with wire(server.url) as link:
+                await link.send({"method": "notifications/roots/list_changed"})
+                assert "echo" in await link.text()
+            taken = [one.method for one in server.requests if one.method and one.method != "initialize"]
+            noted, called = (server.of(name)[0] for name in ("notifications/roots/list_changed", "tools/call"))
+            assert taken.index("notifications/roots/list_changed") < taken.index("tools/call")
+            assert called.at - noted.at > 0.15
+
+    run(main())
+
+
+def test_a_server_that_sends_without_end_is_read_no_faster_than_its_messages_are_taken() -> None:
+    async def main() -> None:
+        event = {"data": {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x" * 1000}}}
+        many = {"events": [{"repeat": 5000, "event": event, "every": 0}, {"answer": True}]}
+        with HttpServer({"tools/call": many}) as server:
+            faults, log = Faults(), LogRing()
+            async with http_transport(resolved(server.url), faults, log) as (read, write):
+                link = Wire(read, write, faults, log)
+                call = link.start("tools/call", {"name": "echo"})
+                while len(read._ready) < streams.ROOM:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.3)
+                assert len(read._ready) == streams.ROOM
+                pump = asyncio.create_task(link.pump())
+                assert "result" in await call
+                assert len(link.received) == 5000
+                pump.cancel()
+                await asyncio.gather(pump, return_exceptions=True)
+
+    run(main(), 60)
+
+
+def test_what_the_server_sends_after_the_reader_has_gone_is_dropped() -> None:
+    async def main() -> None:
+        with HttpServer({"tools/call": {"sleep": 0.3}}) as server:
+            faults, log = Faults(), LogRing()
+            async with http_transport(resolved(server.url), faults, log) as (read, write):
+                link = Wire(read, write, faults, log)
+                call = link.start("tools/call", {"name": "echo"})
+                while not server.of("tools/call"):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+                await read.aclose()
+                with pytest.raises(anyio.ClosedResourceError):
+                    await read.receive()
+                await asyncio.sleep(0.5)
+                assert not read._ready
+                await write.aclose()
+                with pytest.raises(anyio.ClosedResourceError):
+                    await link.send({"method": "notifications/roots/list_changed"})
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
 
     run(main())
 
@@ -584,10 +711,11 @@ def test_the_proxy_of_the_environment_is_used() -> None:
 def test_a_dead_proxy_is_known_not_to_have_passed_anything_on() -> None:
     async def main() -> None:
         for url in ("http://far.invalid/mcp", "https://far.invalid/mcp"):
-            environ = {"ALL_PROXY": f"http://127.0.0.1:{closed_port()}"}
+            place = f"127.0.0.1:{closed_port()}"
+            environ = {"ALL_PROXY": f"http://somebody:{PLANTED}@{place}"}
             async with wire(url, environ=environ, handshake=False) as link:
                 fault = await link.fault()
-                assert (fault.kind, fault.executed) == ("refused", "no")
+                assert (fault.kind, fault.executed, fault.detail) == ("proxy", "no", place)
 
     run(main())
 
@@ -734,11 +862,11 @@ def test_a_notification_that_is_never_answered_holds_nothing_up() -> None:
                 started = time.monotonic()
                 await link.send({"method": "notifications/cancelled", "params": {"requestId": 2}})
                 assert "echo" in await link.text()
-                assert time.monotonic() - started < 1.5
+                assert time.monotonic() - started < 5
                 # The socket of the cancelled call is freed, though the server never answers it.
                 assert "error" in await stuck
                 started = time.monotonic()
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 5
 
     run(main())
 
@@ -768,11 +896,11 @@ def test_the_optional_stream_harms_nothing_and_is_asked_for_once_b047_b049_b050_
             started = time.monotonic()
             async with wire(server.url) as link:
                 assert "echo" in await link.text()
-                assert time.monotonic() - started < 1.5
+                assert time.monotonic() - started < 5
                 await asyncio.sleep(0.4)
                 assert "echo" in await link.text()
                 started = time.monotonic()
-            assert time.monotonic() - started < 1.5
+            assert time.monotonic() - started < 5
             assert len(server.of("GET")) == 1
             assert len(server.requests) == 6  # initialize, initialized, GET, two calls, DELETE
 
@@ -819,7 +947,7 @@ def test_the_end_of_a_session_is_tolerant_and_bounded(reaction: dict[str, Any]) 
             async with wire(server.url) as link:
                 await link.text()
                 started = time.monotonic()
-            assert time.monotonic() - started < 1.5
+            assert time.monotonic() - started < 5
             assert len(server.of("DELETE")) == 1
 
     run(main())
@@ -952,6 +1080,35 @@ def test_messages_in_a_text_are_told_from_noise() -> None:
 # limits, credentials, rates
 
 
+@pytest.mark.parametrize(
+    ("headers", "oauth", "said"),
+    [
+        ({}, None, "wants a login (HTTP 401). Run `/mcp auth s`"),
+        ({"X-Tenant": PLANTED}, None, "wants a login (HTTP 401). Run `/mcp auth s`"),
+        ({}, False, "wants a login (HTTP 401). Put a credential into `headers`"),
+        ({"authorization": PLANTED}, None, "Check the value of `authorization` in `headers`."),
+        ({"X-API-Key": PLANTED}, None, "Check the value of `X-API-Key` in `headers`; if it wants a login instead"),
+        ({"PRIVATE-TOKEN": PLANTED}, False, "Check the value of `PRIVATE-TOKEN` in `headers`."),
+    ],
+)
+def test_a_401_says_whether_a_configured_credential_was_refused(
+    headers: dict[str, str], oauth: bool | None, said: str
+) -> None:
+    entry = {"url": "https://a.example/mcp", "headers": headers, **({} if oauth is None else {"oauth": oauth})}
+    definition = configuration_of({"s": entry}).servers["s"]
+    fault = Fault("status", status=401)
+    line = diagnose(fault, operation="connect", server="s", definition=definition).line()
+    assert said in line
+    assert PLANTED not in line
+    assert ("The server refused the configured credential (HTTP 401)." in line) is ("Check" in said)
+
+
+def test_what_a_gateway_in_between_has_said_already_is_not_said_again() -> None:
+    said = diagnose_error(-32000, f"The stream broke. {UNKNOWN_OUTCOME}", None, operation="call", server="s").message
+    assert said.count(UNKNOWN_OUTCOME) == 1
+    assert diagnose_error(-32000, "No.", None, operation="call", server="s").message.endswith(UNKNOWN_OUTCOME)
+
+
 def test_a_401_carries_its_challenges_and_nothing_of_its_body_b128() -> None:
     challenges = ["Negotiate", 'Bearer resource_metadata="https://x/y"']
     fault = one_fault(
@@ -1021,6 +1178,7 @@ def test_retry_after_is_seconds_or_a_date(value: str | None, seconds: float | No
     assert retry_after(value, now=10.0) == seconds
 
 
+@pytest.mark.slow
 def test_no_limit_of_the_library_ends_a_long_call_b101() -> None:
     """The library's own limit would be 5 s; here only a silence above every configurable limit counts."""
 
@@ -1132,3 +1290,10 @@ def test_blanks_around_a_header_value_are_not_sent() -> None:
             assert server.requests[0].headers["x-key"] == "v"
 
     run(main())
+
+
+@pytest.mark.parametrize("operation", ["connect", "list"])
+def test_only_of_a_process_is_it_said_where_it_writes(operation: Literal["connect", "list"]) -> None:
+    servers = configuration_of({"web": {"url": "https://h/mcp"}, "local": {"command": "x"}}).servers
+    assert late(servers["web"], operation).hint == "See that the server is well; raise the limit if it needs longer."
+    assert "`/mcp get local` shows what it wrote to stderr" in str(late(servers["local"], operation).hint)

@@ -20,6 +20,7 @@ import pytest
 from pi_mcp.config import configuration_of
 from pi_mcp.connect import CallHandlers, Connection, Connections
 from pi_mcp.errors import AuthenticationError, NotExecuted, PiMcpError, ServerError
+from tests.auth_support import until
 from tests.hostile.certificate import certificate_in
 from tests.hostile.http_server import HttpServer, Request, closed_port
 from tests.support import run
@@ -268,10 +269,10 @@ def test_b065_a_rate_limit_delays_a_listing_once_and_never_repeats_a_call() -> N
             async with connected(server) as connection:
                 started = time.monotonic()
                 assert len((await connection.list_tools()).tools) == 2
-                assert 0.9 < time.monotonic() - started < 2.5
+                assert 0.9 < time.monotonic() - started < 10
                 started = time.monotonic()
                 error = await error_of(connection)
-                assert time.monotonic() - started < 0.5
+                assert time.monotonic() - started < 5
                 assert "3600 s" in str(error)
                 assert unknown_outcome(error)
                 assert len(server.of("tools/call")) == 1
@@ -291,7 +292,7 @@ def test_b065_a_wait_that_does_not_fit_is_not_waited_for() -> None:
                 assert "3600 s" in str(raised.value)
                 with pytest.raises(ServerError):
                     await connection.reconnect()
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 10
                 assert len(server.of("tools/list")) == 1
 
     run(main())
@@ -356,7 +357,7 @@ def test_b071_heartbeats_are_counted_and_do_not_extend_the_limit() -> None:
                 error = await error_of(connection)
                 assert error.diagnostic.code == "timeout"
                 assert unknown_outcome(error)
-                assert time.monotonic() - started < 2.5
+                assert time.monotonic() - started < 10
                 assert connection.log.noise >= 4
                 assert len(connection.log.lines()) < 5
                 assert "echo" in await text_of(connection)
@@ -398,7 +399,7 @@ def test_b074_a_server_that_stops_answering_ends_every_request_by_its_own_limit(
                 assert {error.diagnostic.code for error in errors} == {"timeout"}
                 with pytest.raises(PiMcpError):
                     await connection.list_tools()
-                assert time.monotonic() - started < 5
+                assert time.monotonic() - started < 20
                 assert connection.diagnostic is not None
                 assert connection.state != "connected"
                 server.script.clear()
@@ -426,7 +427,7 @@ def test_b076_a_server_that_dies_during_the_call_is_told_at_once(reaction: dict[
                 await connection.connect()
                 started = time.monotonic()
                 error = await error_of(connection)
-                assert time.monotonic() - started < 1
+                assert time.monotonic() - started < 5
                 assert error.diagnostic.code == "connection_failed"
                 assert unknown_outcome(error)
                 assert not isinstance(error, NotExecuted)
@@ -487,7 +488,7 @@ def test_a_server_that_is_killed_and_started_again_is_found_again() -> None:
                 started = time.monotonic()
                 await asyncio.to_thread(server.stop)
                 assert all(unknown_outcome(error) for error in await asyncio.gather(*hanging))
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 10
                 refused = await error_of(connection)
                 assert isinstance(refused, NotExecuted)
                 with HttpServer(session=True, port=server.port) as restarted:
@@ -510,14 +511,12 @@ def test_a_cancelled_call_frees_its_caller_and_harms_no_other() -> None:
                     await connection.connect()
                     slow = asyncio.create_task(text_of(connection, n=0))
                     others = [asyncio.create_task(text_of(connection, n=n)) for n in range(1, 20)]
-                    await asyncio.sleep(0.15)
-                    started = time.monotonic()
+                    await until(lambda server=server: len(server.of("tools/call")) == 20)
                     slow.cancel()
                     with pytest.raises(asyncio.CancelledError):
-                        await slow
-                    assert time.monotonic() - started < 1
+                        await asyncio.wait_for(slow, 10)
                     assert all("echo" in answer for answer in await asyncio.gather(*others))
-                    assert len(server.of("notifications/cancelled")) == 1
+                    await until(lambda server=server: len(server.of("notifications/cancelled")) == 1)
                     await asyncio.sleep(0.1)
                     assert connection.state == "connected"
 

@@ -108,7 +108,7 @@ def test_a_stream_that_names_no_address_is_a_failure_at_once(reaction: dict[str,
                 started = time.monotonic()
                 with pytest.raises(ServerError):
                     await found.get("old").connect()
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 8  # and no time limit of 15 s
 
     run(main())
 
@@ -145,7 +145,7 @@ def test_a_stream_that_ends_ends_the_calls_and_the_next_use_connects_again() -> 
                 await connection.connect()
                 started = time.monotonic()
                 error = await error_of(connection)
-                assert time.monotonic() - started < 1.5
+                assert time.monotonic() - started < 5
                 assert unknown_outcome(error)
                 server.behaviour.clear()
                 assert "echo" in await text_of(connection)
@@ -164,5 +164,24 @@ def test_noise_on_the_stream_is_skipped() -> None:
                 await connection.list_tools()
                 assert "echo" in await text_of(connection)
                 assert connection.log.noise >= 2
+
+    run(main())
+
+
+def test_what_cannot_be_written_costs_its_own_call_alone() -> None:
+    async def main() -> None:
+        with LegacyServer() as server:
+            async with connections(entry(server)) as found:
+                connection = found.get("old")
+                assert "\\ufffd" in await text_of(connection, half="\ud83d")
+                deep: list[Any] = []
+                for _ in range(300):
+                    deep = [deep]
+                with pytest.raises(PiMcpError) as caught:
+                    await text_of(connection, deep=deep, secret=PLANTED)
+                assert "nothing was sent" in caught.value.diagnostic.message
+                assert PLANTED not in caught.value.diagnostic.line()
+                assert "echo" in await text_of(connection, n=1)
+            assert len(server.of("initialize")) == 1
 
     run(main())

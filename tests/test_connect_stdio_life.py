@@ -44,6 +44,7 @@ STUBBORN: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["outer", "inner", "server", "all"])
 def test_processes_that_were_stopped_end_with_their_connection(tmp_path: Path, stopped: str) -> None:
     async def main() -> None:
@@ -80,6 +81,7 @@ def test_an_engine_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.
         engine.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["outer", "inner"])
 def test_a_supervisor_that_is_killed_alone_is_an_exit_of_the_server(tmp_path: Path, which: str) -> None:
     async def main() -> None:

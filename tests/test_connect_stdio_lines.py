@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pi_mcp.connect.command import CannotStart, batch_line, child_environment, find_command
 from pi_mcp.connect.faults import Faults
 from pi_mcp.connect.logring import LogRing
-from pi_mcp.connect.stdio import LineReader, Oversized, envelope, parse
+from pi_mcp.connect.stdio import LineReader, Oversized, parse
 from pi_mcp.connect.stdio import _messages as messages
+from pi_mcp.connect.streams import envelope
 from pi_mcp.text import Redactor
 
 JSON = st.recursive(

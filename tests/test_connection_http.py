@@ -231,3 +231,47 @@ def test_a_tool_whose_headers_cannot_be_sent_is_dropped_and_the_others_stay(era:
             assert "6 entries whose `x-mcp-header` is not valid dropped." in listing.notes
 
     run(main())
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+UNWRITABLE = {"object": object()}
+
+
+@pytest.mark.parametrize("name", ["half", "halves", "deep", *UNWRITABLE])
+def test_what_cannot_be_written_costs_its_own_call_and_no_other(name: str) -> None:
+    """Models write halves of surrogate pairs now and then; the connection ended, and every call on it with it."""
+    written = {"half": "a \ud83d b", "halves": {"\ud83d": "\udc00"}, "deep": nested(300)}
+    sent = written.get(name)
+
+    async def main() -> None:
+        arrived = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def react(request: Request, server: HttpServer) -> dict[str, Any]:
+            if request.message["params"]["name"] == "other":
+                loop.call_soon_threadsafe(arrived.set)
+                return {"sleep": 1.0}
+            return {}
+
+        with HttpServer({"tools/call": react}) as server:
+            async with connected({"s": {"url": server.url}}) as connections:
+                one = connections.get("s")
+                other = asyncio.ensure_future(one.call_tool("other", {}))
+                await asyncio.wait_for(arrived.wait(), 30)
+                if sent is None:
+                    error = await refused(one.call_tool("echo", {"secret": SECRET, "value": UNWRITABLE[name]}))
+                    assert "nothing was sent" in error.diagnostic.message
+                    assert SECRET not in error.diagnostic.line()
+                else:
+                    await one.call_tool("echo", {"value": sent})
+                    assert server.of("tools/call")[-1].message["params"]["arguments"] == {"value": sent}
+                await other
+                assert one.generation == 1
+
+    run(main())

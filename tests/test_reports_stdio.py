@@ -123,6 +123,7 @@ def test_b037_messages_may_come_in_any_pieces(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newlines", [True, False])
 def test_b040_a_megabyte_on_stderr_before_each_answer_blocks_nothing(tmp_path: Path, newlines: bool) -> None:
     async def main() -> None:
@@ -139,6 +140,7 @@ def test_b040_a_megabyte_on_stderr_before_each_answer_blocks_nothing(tmp_path: P
     run(main())
 
 
+@pytest.mark.slow
 def test_b041_a_noisy_refusal_of_the_probe_costs_a_share_of_the_start(tmp_path: Path) -> None:
     async def main() -> None:
         noisy = server(tmp_path, {"server/discover": [{"flood": 6000}, GONE]})
@@ -172,7 +174,7 @@ def test_b043_a_server_that_dies_in_a_call_ends_it_and_nothing_is_repeated(
             before = await made.text("mcp__s__other")
             begun = time.monotonic()
             diagnostic = await made.fails("mcp__s__echo")
-            assert time.monotonic() - begun < 1.5
+            assert time.monotonic() - begun < 5
             assert diagnostic.code == "connection_failed"
             assert words in diagnostic.message
             assert "unknown" in diagnostic.message
@@ -186,6 +188,7 @@ def test_b043_a_server_that_dies_in_a_call_ends_it_and_nothing_is_repeated(
     run(main())
 
 
+@pytest.mark.slow
 def test_b044_what_ends_or_stays_mute_before_the_handshake(tmp_path: Path) -> None:
     async def main() -> None:
         servers = {

@@ -217,6 +217,7 @@ def test_a_host_that_is_dead_already_gets_no_server(tmp_path: Path) -> None:
     assert pids_of(server) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["host", "outer supervisor", "inner supervisor"])
 def test_without_help_of_the_kernel_the_servers_own_group_still_goes(victim: str, tmp_path: Path) -> None:
     """The path for macOS: no parent-death signal, no subreaper. Run here with both switched off."""

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pi_mcp.auth.encrypted import KEY, KEY_FILE
 from pi_mcp.connect.faults import Fault
 
 if TYPE_CHECKING:
     from pi_mcp.config import ResolvedServer
 
+_OWN_SECRETS = re.compile("PI_MCP_.*(KEY|KEY_FILE|SECRET|TOKEN)")
+"""Variables with secrets of pi-mcp's own: the key to every stored login, the model's, the gateway's at its issuer. Only
+who names one hands it to a server (docs/signing-in.md)."""
 MINIMAL = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """What the SDK passes to a child on POSIX."""
 MINIMAL_WINDOWS = (
@@ -79,8 +81,7 @@ def command_line(resolved: ResolvedServer, environ: Mapping[str, str], *, superv
 def child_environment(inherit: bool | tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
     """The environment before `env` is laid over it: minimal, network, and what `inheritEnv` names."""
     if inherit is True:
-        # The key to every stored login is not part of what a server is given (docs/signing-in.md).
-        return {name: value for name, value in environ.items() if name not in (KEY, KEY_FILE)}
+        return {name: value for name, value in environ.items() if not _OWN_SECRETS.fullmatch(name)}
     names: list[str] = [*(MINIMAL_WINDOWS if sys.platform == "win32" else MINIMAL), *NETWORK]
     if inherit:
         names += inherit

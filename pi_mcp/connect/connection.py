@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pi_mcp.connect.command import CannotStart
+from pi_mcp.config import policy
+from pi_mcp.connect.command import CannotStart, command_line
 from pi_mcp.connect.faults import (
     NOT_EXECUTED_CODES,
     UNKNOWN_OUTCOME,
@@ -32,6 +33,7 @@ from pi_mcp.connect.faults import (
     diagnose,
     diagnose_error,
     error_for,
+    late,
 )
 from pi_mcp.connect.listing import METHOD_UNKNOWN, NOT_DECLARED, Listing, Pages
 from pi_mcp.connect.logring import LogRing
@@ -45,7 +47,7 @@ from pi_mcp.connect.session import (
     load_sdk,
 )
 from pi_mcp.errors import Diagnostic, NotExecuted, Operation, PiMcpError, error_of, failure
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, quoted
 
 if TYPE_CHECKING:
     from pi_mcp.config.definition import Configuration, ServerDefinition
@@ -66,6 +68,8 @@ FIRST_BACKOFF = 0.2
 LAST_BACKOFF = 5.0
 LISTING_LIMIT = 60.0
 """Seconds that all pages of one listing may take together."""
+MOST_READINGS = 3
+"""Of one listing that is joined again and again after changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,9 @@ class _Link:
 class Connection:
     """See the module's docstring. All methods belong to one event loop."""
 
+    tells_streams_apart = False
+    """Whether the HTTP transport is to say which request's stream a server's message came in (`guard.STREAM`)."""
+
     def __init__(
         self,
         definition: ServerDefinition,
@@ -151,6 +158,11 @@ class Connection:
         self._link: _Link | None = None
         self._attempt: asyncio.Task[ServerInfo] | None = None
         self._listing: asyncio.Task[Listing] | None = None
+        self._changes = 0
+        """How often the server has told of changed tools; `_read_at`: the same when the running listing began."""
+        self._read_at = 0
+        self._read_again = False
+        """Somebody has come to the running listing after a change that it may not have."""
         self._leftovers: set[asyncio.Task[Any]] = set()
         self._retired: set[_Link] = set()
         """Links whose session the server has lost while calls wait for their own answers on it."""
@@ -220,6 +232,10 @@ class Connection:
         """Nothing of it runs."""
         return not self._links
 
+    @property
+    def dismissed(self) -> bool:
+        return self._dismissed
+
     def dismiss(self) -> None:
         """Its definition is out of use: whoever still holds it starts nothing with it any more."""
         self._dismissed = True
@@ -254,8 +270,14 @@ class Connection:
             self.log.redactor = resolved.redactor
             unresolved, resolved = resolved, await resolve_secrets(resolved)
             self._logins = self._logins_for(unresolved, resolved)
+            self._look_for_command(resolved)
             await load_sdk()
             info = await self._open(resolved, era or self._era)
+        except CannotStart as error:
+            told = error_for(error.fault, operation="connect", server=self.name, definition=self.definition)
+            # Nothing was started, so nothing needs to be spared by a wait before the next attempt.
+            self._failed(told.diagnostic, counts=False)
+            raise told from None
         except PiMcpError as error:
             self._failed(error.diagnostic)
             raise
@@ -274,6 +296,11 @@ class Connection:
         self._state = "connected"
         self._succeeded()
         return info
+
+    def _look_for_command(self, resolved: ResolvedServer) -> None:
+        """Raises CannotStart for a program or folder that is not there, before anything is loaded for it."""
+        if self.definition.transport == "stdio":
+            command_line(resolved, resolved.environ, supervised=False)
 
     async def _open(self, resolved: ResolvedServer, era: str | None) -> ServerInfo:
         """Start an owner; once more with a plain `initialize` when the process ended on the probe (DESIGN §5)."""
@@ -313,25 +340,26 @@ class Connection:
     async def _own(self, link: _Link, resolved: ResolvedServer, plan: Plan, deadline: float) -> None:
         """The owner task: the only place that enters and leaves a transport and its session."""
         try:
-            async with asyncio.timeout_at(deadline) as limit, self._transport(resolved, link) as (read, write):
-                peer = _Peer(self, link)
-                async with ProtocolSession(read, write, faults=link.faults, log=self.log, peer=peer) as session:
-                    try:
-                        info = await self._handshake(session, plan, deadline)
-                    except asyncio.CancelledError:
-                        if limit.expired():
-                            # Said before the process is ended, which takes its own time.
-                            link.fail(self._startup_timeout())
-                        raise
-                    limit.reschedule(None)
-                    link.session = session
-                    if not link.ready.done():
-                        link.ready.set_result(info)
-                    if info.era == "modern" and info.list_changed:
-                        session.listen()
-                    await _first(link.stop, session.ended)
-                    if session.ended.is_set() and not link.stop.is_set():
-                        self._died(link)
+            async with (
+                asyncio.timeout_at(deadline) as limit,
+                self._transport(resolved, link) as (read, write),
+                self._session_over(read, write, link) as session,
+            ):
+                try:
+                    info = await self._handshake(session, plan, deadline)
+                except asyncio.CancelledError:
+                    if limit.expired():
+                        # Said before the process is ended, which takes its own time.
+                        link.fail(self._startup_timeout())
+                    raise
+                limit.reschedule(None)
+                link.session = session
+                if not link.ready.done():
+                    link.ready.set_result(info)
+                self._listen(session, info)
+                await _first(link.stop, session.ended)
+                if session.ended.is_set() and not link.stop.is_set():
+                    self._died(link)
         except asyncio.CancelledError:
             link.fail(failure("connection_failed", "connect", self.name, "The connection was closed."))
             raise
@@ -358,6 +386,13 @@ class Connection:
         await asyncio.sleep(wait)
         return await session.handshake(plan)
 
+    def _session_over(self, read: Any, write: Any, link: _Link) -> ProtocolSession:
+        return ProtocolSession(read, write, faults=link.faults, log=self.log, peer=_Peer(self, link))
+
+    def _listen(self, session: ProtocolSession, info: ServerInfo) -> None:
+        if info.era == "modern" and info.list_changed:
+            session.listen()
+
     def _logins_for(self, unresolved: ResolvedServer, resolved: ResolvedServer) -> Credentials | None:
         """What renews the headers of this connection: a stored login, or the commands of the file."""
         if self.definition.transport == "stdio":
@@ -378,7 +413,9 @@ class Connection:
         if self.definition.transport == "http":
             from pi_mcp.connect.http import http_transport
 
-            return http_transport(resolved, link.faults, self.log, credentials=credentials)
+            return http_transport(
+                resolved, link.faults, self.log, credentials=credentials, mark=self.tells_streams_apart
+            )
         from pi_mcp.connect.sse import sse_transport
 
         return sse_transport(resolved, link.faults, self.log, credentials=credentials)
@@ -402,10 +439,11 @@ class Connection:
             fault = link.faults.fatal or Fault("disconnected")
             self._failed(diagnose(fault, operation="connect", server=self.name, definition=self.definition, idle=True))
 
-    def _failed(self, diagnostic: Diagnostic) -> None:
+    def _failed(self, diagnostic: Diagnostic, *, counts: bool = True) -> None:
+        """`counts`: the next attempt waits a little longer than this one did."""
         self.diagnostic = diagnostic
         self._state = "authentication_required" if diagnostic.code == "authentication_required" else "failed"
-        self._failures += 1
+        self._failures += counts
         self._failed_at = time.monotonic()
         if self._link is None or self._link.session is None:
             self._era = None
@@ -417,35 +455,35 @@ class Connection:
             self._state = "connected"
 
     def _startup_timeout(self) -> PiMcpError:
-        return _Expired(
-            Diagnostic(
-                "timeout",
-                "connect",
-                self.name,
-                f"The server did not finish its handshake within {self.definition.startup_timeout:g} s "
-                "(`startupTimeoutMs`).",
-                f"`/mcp get {self.name}` shows what it wrote to stderr; raise the limit if it needs longer.",
-            )
-        )
+        return _Expired(late(self.definition, "connect"))
 
     # listing
 
     async def list_tools(self) -> Listing:
-        """All tools, connecting if needed; one listing at a time, shared by all who wait. Raises PiMcpError."""
+        """All tools, connecting if needed; one listing at a time, shared by all who wait. Raises PiMcpError.
+
+        Who comes after a change that the server told of gets what it lists since then.
+        """
         if self._listing is None or self._listing.done():
             self._listing = self._owned(self._list())
+        elif self._changes != self._read_at:
+            self._read_again = True
         return await self._joined(self._listing)
 
     async def _list(self) -> Listing:
         info = await self.connect()
         if info.has_tools is False:
             return NOT_DECLARED
-        try:
-            listing = await self._pages()
-        except NotExecuted:
-            # The server had lost the session: a listing may be asked for again, once.
-            await self.connect()
-            listing = await self._pages()
+        for _ in range(MOST_READINGS):
+            self._read_at, self._read_again = self._changes, False
+            try:
+                listing = await self._pages()
+            except NotExecuted:
+                # The server had lost the session: a listing may be asked for again, once.
+                await self.connect()
+                listing = await self._pages()
+            if not self._read_again:
+                break
         if info.has_tools is None and listing is not METHOD_UNKNOWN:
             note = "The server declares no capabilities, but answers `tools/list`."
             listing = Listing(listing.tools, listing.complete, (note, *listing.notes), listing.ttl)
@@ -482,15 +520,9 @@ class Connection:
                 pages.cut(f"A later page of the listing failed ({failed.diagnostic.code}).")
             except TimeoutError:
                 if first:
-                    late = failure(
-                        "timeout",
-                        "list",
-                        self.name,
-                        f"The server did not answer `tools/list` within {self.definition.timeout:g} s (`timeoutMs`).",
-                        f"`/mcp get {self.name}` shows what it wrote; raise the limit if it needs longer.",
-                    )
-                    self._doubt(link, late.diagnostic)
-                    raise late from None
+                    expired = error_of(late(self.definition, "list"))
+                    self._doubt(link, expired.diagnostic)
+                    raise expired from None
                 pages.cut("A later page of the listing did not come in time.")
             else:
                 pages.add(result)
@@ -586,18 +618,12 @@ class Connection:
             if answered.is_set():
                 return await task
             now = loop.time()
-            if now >= cap:
-                message = f"The call was ended after {HARD_CAP:g} s, the limit for any call."
-                hint = "Ask for less in one call."
-            elif not call.asking and now >= call.heard + silence:
-                message = f"The server gave no sign of life for {silence:g} s during the call (`toolTimeoutMs`)."
-                hint = "Raise the limit if the tool needs longer."
-            else:
+            if now < cap and (call.asking or now < call.heard + silence):
                 continue
-            late = failure("timeout", "call", self.name, f"{message} {UNKNOWN_OUTCOME}", hint)
+            expired = error_of(late(self.definition, "call", capped=HARD_CAP if now >= cap else None))
             if self._link is not None and now < cap:
-                self._doubt(self._link, late.diagnostic)
-            raise late
+                self._doubt(self._link, expired.diagnostic)
+            raise expired
 
     async def _abandon(self, task: asyncio.Task[Any]) -> None:
         """Stop waiting for a request: the cancellation is sent, within a bound, even by a writer that is stuck."""
@@ -629,13 +655,8 @@ class Connection:
     # what the server asks for
 
     def capabilities(self) -> dict[str, Any]:
-        """What is declared to the server: nothing to one that is not trusted (DESIGN §9)."""
-        if self.definition.trust == "untrusted":
-            return {}
-        declared: dict[str, Any] = {"elicitation": {"form": {}}}
-        if self.definition.trust == "trusted":
-            declared["roots"] = {}
-        return declared
+        """What is declared to the server."""
+        return policy.capabilities(self.definition)
 
     async def _answer(
         self, link: _Link, call: _Call | None, method: str, params: Mapping[str, Any]
@@ -680,6 +701,7 @@ class Connection:
         return {"action": "decline"} if content is None else {"action": "accept", "content": content}
 
     def _tools_changed(self) -> None:
+        self._changes += 1
         for callback in list(self.on_tools_changed):
             callback()
 
@@ -730,7 +752,9 @@ class Connection:
             return failure("protocol_error", operation, self.name, reason, hint)
         if isinstance(error, RequestFailed):
             if error.fault is not None:
-                return error_for(error.fault, **about)  # type: ignore[arg-type]
+                unsent = operation == "connect" and error.fault.kind == "disconnected"
+                fault = (link.faults.fatal if unsent else None) or error.fault
+                return error_for(fault, **about)  # type: ignore[arg-type]
             if error.closed:
                 return error_for(link.faults.fatal or Fault("disconnected"), **about)  # type: ignore[arg-type]
             diagnostic = diagnose_error(error.code, error.message, error.data, operation=operation, server=self.name)
@@ -746,7 +770,7 @@ class Connection:
             operation,
             self.name,
             f"{unknown} {UNKNOWN_OUTCOME}" if operation == "call" else unknown,
-            f"`/mcp get {clean_line(self.name)}` shows more.",
+            f"`/mcp get {quoted(clean_line(self.name))}` shows more.",
         )
 
     # shared work

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pi_mcp.config.definition import ServerDefinition
 from pi_mcp.errors import Diagnostic, NotExecuted, Operation, PiMcpError, error_of
-from pi_mcp.text import clean_line, redact
+from pi_mcp.text import clean_line, quoted, redact
 
 RequestId = int | str
 
@@ -214,10 +214,49 @@ def diagnose(
     if fault.kind == "exit":
         when = {"connect": "before the handshake", "call": "during the call"}.get(operation, "before it answered")
         message = f"The server process {_exit(fault)}{'' if idle else ' ' + when}."
-        code, hint = "connection_failed", f"`/mcp get {server}` shows what it wrote to stderr."
+        code, hint = "connection_failed", f"`/mcp get {quoted(server)}` shows what it wrote to stderr."
     if operation == "call" and fault.executed == "unknown":
         message = f"{message} {UNKNOWN_OUTCOME}"
     return Diagnostic(code, operation, server, message, hint)
+
+
+def late(definition: ServerDefinition, operation: Operation, *, capped: float | None = None) -> Diagnostic:
+    """The diagnostic for a limit of `definition` that passed while connecting, listing or calling.
+
+    `capped`: seconds of the limit for any call, where it was that one.
+    """
+    name = definition.name
+    if operation == "connect":
+        return Diagnostic(
+            "timeout",
+            "connect",
+            name,
+            f"The server did not finish its handshake within {definition.startup_timeout:g} s (`startupTimeoutMs`).",
+            _look(definition),
+        )
+    if operation == "list":
+        return Diagnostic(
+            "timeout",
+            "list",
+            name,
+            f"The server did not answer `tools/list` within {definition.timeout:g} s (`timeoutMs`).",
+            _look(definition),
+        )
+    if capped is not None:
+        message = f"The call was ended after {capped:g} s, the limit for any call."
+        hint = "Ask for less in one call."
+    else:
+        silence = definition.tool_timeout
+        message = f"The server gave no sign of life for {silence:g} s during the call (`toolTimeoutMs`)."
+        hint = "Raise the limit if the tool needs longer."
+    return Diagnostic("timeout", "call", name, f"{message} {UNKNOWN_OUTCOME}", hint)
+
+
+def _look(definition: ServerDefinition) -> str:
+    """What to do about a server that is slow: only one that is a process of ours writes where we see it."""
+    if definition.url is not None:
+        return "See that the server is well; raise the limit if it needs longer."
+    return f"`/mcp get {quoted(definition.name)}` shows what it wrote to stderr; raise the limit if it needs longer."
 
 
 def error_for(
@@ -243,23 +282,24 @@ def _words(fault: Fault, server: str, definition: ServerDefinition | None) -> tu
     detail = redact(clean_line(fault.detail, 300))
     message = message.replace("{detail}", detail) if detail else message.replace(" ({detail})", "")
     message = message.replace("larger than {detail}", "too large")
-    return code, message, hint.replace("{server}", server) if hint else None
+    return code, message, hint.replace("{server}", quoted(server)) if hint else None
 
 
 def _status_words(fault: Fault, definition: ServerDefinition | None) -> tuple[str, str, str | None]:
     status = fault.status or 0
     if status == 401:
-        if definition is not None and definition.oauth is False:
+        names = () if definition is None else _credentials_in(definition)
+        switched_off = definition is not None and definition.oauth is False
+        if names:
+            hint = f"Check the value of {' and '.join(f'`{name}`' for name in names)} in `headers`"
+            if not switched_off and not any(name.lower() == "authorization" for name in names):
+                hint += "; if it wants a login instead, run `/mcp auth {server}`"
+            return "authentication_required", "The server refused the configured credential (HTTP 401).", f"{hint}."
+        if switched_off:
             return (
                 "authentication_required",
                 "The server wants a login (HTTP 401).",
-                "Check the credential in `headers`; `oauth` is switched off for this server.",
-            )
-        if definition is not None and any(key.lower() == "authorization" for key in definition.headers):
-            return (
-                "authentication_required",
-                "The server refused the credential (HTTP 401).",
-                "Check the `Authorization` header's value.",
+                "Put a credential into `headers`; `oauth` is switched off for this server.",
             )
         return (
             "authentication_required",
@@ -321,6 +361,13 @@ def _status_words(fault: Fault, definition: ServerDefinition | None) -> tuple[st
         f"The server did not accept the request (HTTP {status}).",
         "Look at `url`, `headers` and the `protocol` setting.",
     )
+
+
+def _credentials_in(definition: ServerDefinition) -> tuple[str, ...]:
+    """The configured headers that by their name are a credential."""
+    from pi_mcp.config.resolve import looks_secret
+
+    return tuple(clean_line(name, 100) for name in definition.headers if looks_secret(name))
 
 
 def _missing_scopes(fault: Fault) -> str:
@@ -411,11 +458,12 @@ def diagnose_error(code: int, message: str, data: Any, *, operation: Operation, 
             f"The server wants something done in a browser first.{said}",
             "Look at the server's documentation.",
         )
-    ran = f" {UNKNOWN_OUTCOME}" if operation == "call" else ""
+    # A gateway in between may have said it already.
+    ran = f" {UNKNOWN_OUTCOME}" if operation == "call" and UNKNOWN_OUTCOME not in said else ""
     return Diagnostic(
         "operation_failed",
         operation,
         server,
         f"The server reported an error (code {code}).{said}{ran}",
-        f"`/mcp get {server}` shows more.",
+        f"`/mcp get {quoted(server)}` shows more.",
     )

@@ -7,20 +7,23 @@ or a header into an error.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from pi_mcp.connect.faults import Faults
-from pi_mcp.connect.guard import PLACEHOLDER, StreamableGuard, client_for
+from pi_mcp.connect.faults import Fault, Faults
+from pi_mcp.connect.guard import StreamableGuard, error_of_fault
 from pi_mcp.connect.logring import LogRing
-from pi_mcp.connect.messages import LARGEST_MESSAGE
 from pi_mcp.connect.sender import Credentials, Sender, header_problem, owned_by_transport
+from pi_mcp.connect.streams import Inbox, MessageStream, wire_form
 from pi_mcp.errors import failure
 
 if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
+
     from pi_mcp.config.resolve import ResolvedServer
 
 
@@ -71,6 +74,52 @@ def sender_for(
         ) from None
 
 
+class Outbox(MessageStream):
+    """The SDK's `WriteStream`: messages straight to the guard, a request without waiting for anything."""
+
+    def __init__(self, guard: StreamableGuard, inbox: Inbox, faults: Faults) -> None:
+        super().__init__()
+        self._guard = guard
+        self._inbox = inbox
+        self._faults = faults
+        self._turn = asyncio.Lock()
+        """Held while a notification is taken: what is written after it comes after it."""
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send one message. Raises anyio.ClosedResourceError once this is closed."""
+        await self._turn.acquire()
+        telling: asyncio.Task[None] | None = None
+        try:
+            if self._closed:
+                import anyio
+
+                raise anyio.ClosedResourceError
+            message: Any = item.message
+            request_id, method = getattr(message, "id", None), getattr(message, "method", None)
+            headers = getattr(item.metadata, "headers", None)
+            try:
+                body = wire_form(message)
+            except Exception:  # arguments that a program passed and JSON cannot hold
+                if request_id is not None and method is not None:
+                    self._faults.note(request_id, Fault("unsendable", executed="no"))
+                    await self._inbox.put(error_of_fault(request_id, Fault("unsendable")))
+                elif request_id is not None:
+                    # The server waits for an answer: the dispatcher writes an error in the place of this one.
+                    from mcp.shared.exceptions import MCPError
+
+                    raise MCPError(code=-32603, message="Internal error") from None
+                return
+            if request_id is not None and method is not None:
+                self._guard.request(request_id, method, body, headers)
+            elif method != "notifications/cancelled" or not self._guard.closes((message.params or {}).get("requestId")):
+                telling = self._guard.tell(method, None if method is None else message.params, body, headers)
+        finally:
+            if telling is None:
+                self._turn.release()
+            else:
+                telling.add_done_callback(lambda _: self._turn.release())
+
+
 @asynccontextmanager
 async def http_transport(
     resolved: ResolvedServer,
@@ -80,23 +129,30 @@ async def http_transport(
     on_session_id: Callable[[str], None] | None = None,
     environ: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-) -> AsyncGenerator[tuple[Any, Any]]:
+    mark: bool = False,
+) -> AsyncGenerator[tuple[Inbox, Outbox]]:
     """The SDK's (read, write) streams for one connection; to be left by the task that entered it.
 
     `environ` is the configuration's environment: proxies, SSL_CERT_FILE and SSL_CERT_DIR are taken from it.
-    `on_session_id` hears the session id that the server issued. Leaving sends a DELETE for the session and
-    takes at most about a second.
+    `on_session_id` hears the session id that the server issued; `mark`: see `StreamableGuard`.
+    Leaving sends a DELETE for the session and takes at most about a second.
     """
-    sender = sender_for(resolved, log, environ, credentials)
-    from mcp.client.streamable_http import streamable_http_client
-
-    guard = StreamableGuard(sender, faults, log, on_session_id=on_session_id)
-    async with (
-        client_for(guard) as client,
-        # The guard measures events; the SDK's own limit only has to stay above.
-        streamable_http_client(PLACEHOLDER, http_client=client, max_sse_event_size=LARGEST_MESSAGE * 2) as (
-            read,
-            write,
-        ),
-    ):
-        yield read, write
+    inbox = Inbox(faults)
+    guard = StreamableGuard(
+        sender_for(resolved, log, environ, credentials),
+        faults,
+        log,
+        inbox.put,
+        on_session_id=on_session_id,
+        mark=mark,
+    )
+    outbox = Outbox(guard, inbox, faults)
+    try:
+        yield inbox, outbox
+    finally:
+        inbox.end()
+        await outbox.aclose()
+        try:
+            await guard.end_session()
+        finally:
+            await guard.aclose()

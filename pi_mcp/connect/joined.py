@@ -2,12 +2,16 @@
 
 Comes in: an HTTP transport of httpx2. Goes out: the same one, whose connections hold a POST's head back until the
 body follows, which it does at once. Two small writes cost a system call more, and where a server's kernel delays
-acknowledgements they can cost 40 ms. It changes no byte and no order.
+acknowledgements they can cost 40 ms. It changes no byte and no order. Where no TLS will be spoken, the connections are
+those of `plain`.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
+
+from pi_mcp.connect.plain import PlainStream, connect
 
 if TYPE_CHECKING:
     import httpx2
@@ -16,10 +20,11 @@ LARGEST = 64 * 1024
 """Bytes up to which a body is put behind the held head; a larger one would be copied for nothing."""
 
 
-def join_writes(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
+def join_writes(transport: httpx2.AsyncHTTPTransport, *, plain: bool = False) -> httpx2.AsyncHTTPTransport:
     """Let the connections that `transport` opens from now on write heads and bodies together.
 
-    The library offers no setting for it. Where its inside is another one, everything stays as it was.
+    `plain`: none of them will speak TLS. The library offers no setting for either. Where its inside is another one,
+    everything stays as it was.
     """
     import httpcore2
 
@@ -29,12 +34,13 @@ def join_writes(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTranspo
         return transport
 
     class Stream(httpcore2.AsyncNetworkStream):
-        def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        def __init__(self, stream: httpcore2.AsyncNetworkStream | PlainStream) -> None:
             self._stream = stream
             self._held = b""
 
         async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-            await self._flush(timeout)
+            if self._held:
+                await self._flush(timeout)
             return await self._stream.read(max_bytes, timeout)
 
         async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -58,14 +64,30 @@ def join_writes(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTranspo
         async def start_tls(
             self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
         ) -> httpcore2.AsyncNetworkStream:
+            if isinstance(self._stream, PlainStream):
+                raise NotImplementedError  # nobody asks for it where there is to be none
             return Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
 
         def get_extra_info(self, info: str) -> Any:
             return self._stream.get_extra_info(info)
 
     class Backend(httpcore2.AsyncNetworkBackend):
-        async def connect_tcp(self, *args: Any, **more: Any) -> httpcore2.AsyncNetworkStream:
-            return Stream(await inner.connect_tcp(*args, **more))
+        async def connect_tcp(
+            self, host: str, port: int, timeout: float | None = None, *args: Any, **more: Any
+        ) -> httpcore2.AsyncNetworkStream:
+            if plain and not any((*args, *more.values())):
+                began = time.monotonic()
+                try:
+                    return Stream(await connect(host, port, timeout))
+                except TimeoutError:
+                    raise httpcore2.ConnectTimeout from None
+                except OSError as error:
+                    if error.errno is not None:
+                        raise httpcore2.ConnectError from error
+                    # Of several addresses that fail, asyncio does not say how each did. The library does, when it
+                    # has failed as well.
+                    timeout = None if timeout is None else max(0.05, timeout - (time.monotonic() - began))
+            return Stream(await inner.connect_tcp(host, port, timeout, *args, **more))
 
         async def connect_unix_socket(self, *args: Any, **more: Any) -> httpcore2.AsyncNetworkStream:
             return Stream(await inner.connect_unix_socket(*args, **more))

@@ -6,12 +6,12 @@ tools with distinct names. It does no I/O and raises for no server's content.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pi_mcp.jsontext import compact_json
 from pi_mcp.text import clean_line
 
 MAX_TOOLS = 10_000
@@ -165,4 +165,4 @@ def _encodable(name: str) -> bool:
 
 
 def _size(tool: dict[str, Any]) -> int:
-    return len(json.dumps(tool, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+    return len(compact_json(tool).encode("utf-8", "surrogatepass"))

@@ -14,10 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pi_mcp.connect.faults import RequestId
+from pi_mcp.jsontext import json_line
 
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes of one JSON body or of one event's data, after decompression (DESIGN §5)."""
-_SURROGATES = re.compile("[\ud800-\udfff]")
+MOST_LEVELS = 200
+"""Arrays and objects within one another in one message over HTTP. Whatever walks over it later takes a few frames of
+the stack for each level, and some libraries do not survive the stack's end."""
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class TooLarge(Exception):
@@ -177,12 +181,36 @@ def normalized(message: Mapping[str, Any], request_id: RequestId | None = None) 
     return out
 
 
-def decoded(text: str | bytes) -> Any:
-    """JSON of any depth and any text; raises ValueError where it is none."""
+def decoded(text: str) -> Any:
+    """JSON of any text; raises ValueError where it is none, or is nested beyond `MOST_LEVELS`.
+
+    Halves of surrogate pairs, which are no text and which nobody could write again, become U+FFFD.
+    """
     try:
-        return json.loads(text, parse_constant=str, parse_float=finite)  # NaN and infinities are no JSON
+        value = json.loads(text, parse_constant=str, parse_float=finite)  # NaN and infinities are no JSON
+        if _too_deep(text, value):
+            raise ValueError("nested too deeply")
+        # Decoded bytes hold no half; escapes may, and may as well be pairs, which are one character by now.
+        return json.loads(json_line(value)) if _ESCAPED_SURROGATE.search(text) else value
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _too_deep(text: str, value: Any) -> bool:
+    """Whether the value of a JSON text is nested beyond `MOST_LEVELS`."""
+    if text.count("[") + text.count("{") <= MOST_LEVELS:
+        return False
+    layer = [value]
+    for _ in range(MOST_LEVELS):
+        layer = [
+            inner
+            for one in layer
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
 
 
 def finite(text: str) -> float | str:
@@ -241,9 +269,3 @@ def id_text(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value)
-
-
-def encoded(message: Mapping[str, Any]) -> bytes:
-    """A message as one line of UTF-8; halves of surrogate pairs, which are no text, become U+FFFD."""
-    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-    return _SURROGATES.sub("\ufffd", text).encode()

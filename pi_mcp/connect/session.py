@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 from pi_mcp._version import __version__
 from pi_mcp.connect.faults import Fault, Faults
 from pi_mcp.connect.logring import LogRing
+from pi_mcp.connect.paced import Asked, PacedReading, PacedWriting
 from pi_mcp.text import clean_line, clean_metadata, redact
 
 Era = Literal["modern", "legacy"]
@@ -187,8 +188,9 @@ class ProtocolSession:
     """One negotiated conversation. Use as an async context manager, in one task."""
 
     def __init__(self, read: Any, write: Any, *, faults: Faults, log: LogRing, peer: Peer) -> None:
-        self._read = read
-        self._write = write
+        self._asked = Asked()
+        self._read = PacedReading(read, self._asked)
+        self._write = PacedWriting(write, self._asked)
         self._faults = faults
         self._log = log
         self._peer = peer
@@ -208,7 +210,7 @@ class ProtocolSession:
         self._dispatcher = JSONRPCDispatcher(self._read, self._write, on_stream_exception=self._on_stream_exception)
         started = _Started()
         self._pump = asyncio.create_task(
-            self._dispatcher.run(self._on_request, self._on_notify, self._intercept, task_status=started)
+            self._dispatcher.run(self._counted, self._on_notify, self._intercept, task_status=started)
         )
         self._pump.add_done_callback(self._pump_done)
         waiter = asyncio.create_task(started.event.wait())
@@ -300,7 +302,7 @@ class ProtocolSession:
         params = {
             "protocolVersion": LATEST_HANDSHAKE_VERSION,
             "capabilities": self._peer.capabilities(),
-            "clientInfo": {"name": "pi-mcp", "version": __version__},
+            "clientInfo": self._client_info(),
         }
         result = await self._send("initialize", params, _Envelope(), cancellable=False)
         version = result.get("protocolVersion")
@@ -436,7 +438,7 @@ class ProtocolSession:
             sent["_meta"] = {
                 **(sent.get("_meta") or {}),
                 _META + "protocolVersion": envelope.version,
-                _META + "clientInfo": {"name": "pi-mcp", "version": __version__},
+                _META + "clientInfo": self._client_info(),
                 _META + "clientCapabilities": envelope.capabilities,
             }
             options["headers"]["mcp-method"] = method
@@ -467,7 +469,14 @@ class ProtocolSession:
             raise RequestFailed(CONNECTION_CLOSED, "", None, self._faults.take(request_id), closed=True) from None
         return result
 
+    def _client_info(self) -> dict[str, Any]:
+        return {"name": "pi-mcp", "version": __version__}
+
     # what the server sends by itself
+
+    async def _counted(self, context: Any, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        with self._asked.one():
+            return await self._on_request(context, method, params)
 
     async def _on_request(self, context: Any, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         from mcp.shared.exceptions import MCPError

@@ -8,27 +8,26 @@ again, and never stands in for Streamable HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.connect.faults import Fault, Faults, RequestId, error_for
 from pi_mcp.connect.guard import (
     NOTIFICATION_LIMIT,
     NOTIFICATION_WAIT,
-    PLACEHOLDER,
-    Answer,
-    Asked,
-    client_for,
     error_of_fault,
-    event_of,
     judge_refusal,
     peek,
 )
 from pi_mcp.connect.http import sender_for
 from pi_mcp.connect.logring import LogRing
-from pi_mcp.connect.messages import EventParser, TooLarge, encoded, is_answer, messages_in
-from pi_mcp.connect.sender import Credentials, RequestFailed, Sender, fault_of, media_type, shown
+from pi_mcp.connect.messages import EventParser, TooLarge, is_answer, messages_in
+from pi_mcp.connect.sendable import SendableStream
+from pi_mcp.connect.sender import Credentials, RequestFailed, Sender, fault_of, media_type, pieces, shown
+from pi_mcp.jsontext import json_line
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,6 +36,25 @@ if TYPE_CHECKING:
 
 _QUEUE = 8
 """Events that may wait for the SDK before the socket is left unread."""
+PLACEHOLDER = "http://server.invalid/mcp"
+"""The address that the SDK is given; `.invalid` can never resolve (RFC 6761)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the SDK wants sent: the message, and the same as the body to send."""
+
+    method: str
+    message: Mapping[str, Any]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the SDK gets: a status, or a stream of events."""
+
+    status: int
+    events: AsyncGenerator[bytes] | None = None
 
 
 class LegacyGuard:
@@ -65,7 +83,7 @@ class LegacyGuard:
         if request.method == "GET":
             response = await self._open()
             self._start(self._pump(response))
-            return Answer(200, "text/event-stream", self._stream())
+            return Answer(200, self._stream())
         await self._post(request)
         return Answer(202)
 
@@ -109,7 +127,7 @@ class LegacyGuard:
     async def _read(self, response: httpx2.Response) -> Fault:
         parser = EventParser()
         try:
-            async for chunk in response.aiter_bytes():
+            async for chunk in pieces(response):
                 for event in parser.feed(chunk):
                     if event.name == "endpoint":
                         if self._endpoint is None and not await self._adopt_endpoint(event.data):
@@ -149,7 +167,7 @@ class LegacyGuard:
         for message in found.messages:
             if is_answer(message):
                 self._waiting.pop(str(message["id"]), None)
-            await self._events.put(event_of(encoded(message)))
+            await self._events.put(event_of(message))
         for request_id in found.malformed:
             await self._fail(request_id, Fault("malformed"))
 
@@ -191,7 +209,7 @@ class LegacyGuard:
                     if response.status_code >= 300:
                         fault, error = judge_refusal(response, said, request_id or 0, session=True)
                         if error is not None and self._waiting.pop(str(request_id), None) is not None:
-                            await self._events.put(event_of(encoded(error)))
+                            await self._events.put(event_of(error))
                 finally:
                     await response.aclose()
         except RequestFailed as failed:
@@ -206,6 +224,57 @@ class LegacyGuard:
             self._log.add(f"pi-mcp: a notification was not delivered ({fault.kind})")
         else:
             await self._fail(request_id, fault)
+
+
+def event_of(message: Mapping[str, Any]) -> bytes:
+    """One message as a server-sent event."""
+    return b"data: " + json_line(message) + b"\n\n"
+
+
+def _client_for(guard: LegacyGuard) -> httpx2.AsyncClient:
+    """An HTTP client for the SDK whose requests all go to `guard`. Closing it closes the guard."""
+    import httpx2
+
+    class Events(httpx2.AsyncByteStream):
+        def __init__(self, source: AsyncGenerator[bytes]) -> None:
+            self._source = source
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for part in self._source:
+                yield part
+
+        async def aclose(self) -> None:
+            await self._source.aclose()
+
+    class GuardTransport(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            answer = await guard.handle(request.extensions["asked"])
+            if answer.events is None:
+                return httpx2.Response(answer.status)
+            headers = {"content-type": "text/event-stream"}
+            return httpx2.Response(answer.status, headers=headers, stream=Events(answer.events))
+
+        async def aclose(self) -> None:
+            await guard.aclose()
+
+    class GuardClient(httpx2.AsyncClient):
+        def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
+            """The message put by for the guard, as it is: headers are the guard's matter."""
+            message = given.get("json") or {}
+            body = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            return httpx2.Request(method, url, extensions={"asked": Asked(method, message, body)})
+
+        async def send(self, request: httpx2.Request, *, stream: bool = False, **_: Any) -> httpx2.Response:
+            """Straight to the guard: redirects, logins, cookies and proxies are its sender's matter."""
+            response = await transport.handle_async_request(request)
+            response.request = request
+            if not stream:
+                await response.aread()
+            return response
+
+    transport = GuardTransport()
+    # Leaving the client closes its transport.
+    return GuardClient(transport=transport, timeout=None, trust_env=False)
 
 
 @asynccontextmanager
@@ -236,12 +305,12 @@ async def sse_transport(
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
         del headers, timeout, auth
-        return client_for(guard)
+        return _client_for(guard)
 
     try:
         async with sse_client(PLACEHOLDER, httpx_client_factory=factory) as (read, write):
             entered = True
-            yield read, write
+            yield read, SendableStream(write, faults)
     except BaseException as error:
         if entered or not isinstance(error, Exception):
             raise

@@ -26,10 +26,9 @@ from pi_mcp.connect.command import CannotStart, CommandLine, command_line
 from pi_mcp.connect.faults import Fault, Faults
 from pi_mcp.connect.logring import LogRing
 from pi_mcp.connect.messages import finite
+from pi_mcp.connect.streams import MessageStream, Received, failed, shape, wire_form
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from mcp.shared.message import SessionMessage
 
     from pi_mcp.config import ResolvedServer
@@ -46,9 +45,6 @@ _BACKLOG = 8 * 1024 * 1024
 """Bytes of complete lines waiting to be dispatched before reading pauses."""
 _FAIR = 32
 """Lines in a row before everything else has its turn."""
-
-FAULT_CODE = -32000
-"""Code of the error put in the place of an answer that cannot come; the fault noted beside it says why."""
 
 
 class LineReader:
@@ -173,23 +169,7 @@ async def stdio_transport(
             await outgoing.aclose()
 
 
-class _Stream:
-    """What the SDK's stream protocols ask for beside reading and writing."""
-
-    def __init__(self) -> None:
-        self._closed = False
-
-    async def aclose(self) -> None:
-        self._closed = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class _Incoming(_Stream):
+class _Incoming(MessageStream, Received):
     """The SDK's `ReadStream`: messages straight from the child's lines.
 
     A pair of memory streams with a task between them, as the SDK's own transport has, costs each call four turns
@@ -218,7 +198,7 @@ class _Incoming(_Stream):
                 self._faults.note(None, await self._child.fault())
                 raise anyio.EndOfStream
             if isinstance(item, _Undelivered):
-                self._ready.append(SessionMessage(_failed(item.request_id)))
+                self._ready.append(SessionMessage(failed(item.request_id)))
             else:
                 self._ready.extend(
                     SessionMessage(message) for message in _messages(item, self._faults, self._log, self._limit)
@@ -230,19 +210,8 @@ class _Incoming(_Stream):
                 await asyncio.sleep(0)
         return self._ready.popleft()
 
-    def __aiter__(self) -> Self:
-        return self
 
-    async def __anext__(self) -> SessionMessage:
-        import anyio
-
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-
-class _Outgoing(_Stream):
+class _Outgoing(MessageStream):
     """The SDK's `WriteStream`: messages straight into the child's pipe, waiting while it takes no more."""
 
     def __init__(self, child: _Child, faults: Faults) -> None:
@@ -258,32 +227,27 @@ class _Outgoing(_Stream):
             raise anyio.ClosedResourceError
         message: Any = item.message
         try:
-            data = _encode(message)
+            data = wire_form(message)
         except Exception:  # arguments that a program passed and JSON cannot hold
             kind = "unsendable"
+            if not hasattr(message, "method"):
+                # The server waits for an answer: the dispatcher writes an error in the place of this one.
+                from mcp.shared.exceptions import MCPError
+
+                raise MCPError(code=-32603, message="Internal error") from None
         else:
             if await self._child.write(data + b"\n"):
                 return
             kind = "disconnected"
+            # Where the process is gone, its exit is the reason, whoever notices first: the reader or this write.
+            ended = await self._child.fault()
+            if ended.kind == "exit":
+                self._faults.note(None, ended)
         request_id = getattr(message, "id", None)
         if request_id is not None and hasattr(message, "method"):
             # Nothing of it was written, so the request provably did not run.
             self._faults.note(request_id, Fault(kind, executed="no"))
             self._child.deliver(_Undelivered(request_id))
-
-
-def _encode(message: Any) -> bytes:
-    try:
-        return bytes(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
-    except ValueError:
-        # A lone surrogate in an argument: JSON can carry it escaped.
-        return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
-
-
-def _failed(request_id: int | str) -> Any:
-    from mcp_types import ErrorData, JSONRPCError
-
-    return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=FAULT_CODE, message="failed"))
 
 
 def _messages(item: bytes | Oversized, faults: Faults, log: LogRing, limit: int) -> list[Any]:
@@ -294,7 +258,7 @@ def _messages(item: bytes | Oversized, faults: Faults, log: LogRing, limit: int)
             log.add(f"pi-mcp: a message of {item.size} bytes was dropped (limit {size}).")
             return []
         faults.note(item.request_id, Fault("too_large", detail=size))
-        return [_failed(item.request_id)]
+        return [failed(item.request_id)]
     if not item.strip():
         return []
     parsed = parse(item)
@@ -305,75 +269,15 @@ def _messages(item: bytes | Oversized, faults: Faults, log: LogRing, limit: int)
             return []
         # Nested beyond what can be read, or broken: whoever waits for it need not wait for a time-out.
         faults.note(told.request_id, Fault("malformed"))
-        return [_failed(told.request_id)]
+        return [failed(told.request_id)]
     found = []
     for raw in parsed:
-        request_id = raw.get("id")
-        try:
-            message = envelope(raw, faults)
-        except ValueError:
-            # A lone surrogate in a name of the envelope: the SDK's models refuse it.
-            message = None
-            if "method" not in raw and isinstance(request_id, int | str) and _is_text(request_id):
-                faults.note(request_id, Fault("malformed"))
-                message = _failed(request_id)
+        message = shape(raw, faults)
         if message is None:
             log.stray(item)
         else:
             found.append(message)
     return found
-
-
-def _is_text(request_id: int | str) -> bool:
-    try:
-        str(request_id).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def envelope(raw: dict[str, Any], faults: Faults) -> Any:
-    """The SDK's message object for a JSON-RPC object, or None when its envelope cannot be used.
-
-    Tolerant where the meaning is plain: a missing `jsonrpc`, an id of 1.0 for 1, an error that is a string, a
-    null result. A result that is no object fails its own request only.
-    """
-    from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
-
-    request_id = raw.get("id")
-    if isinstance(request_id, float) and request_id.is_integer():
-        request_id = int(request_id)
-    if isinstance(request_id, bool) or not isinstance(request_id, int | str | None):
-        return None
-    params = raw.get("params")
-    params = params if isinstance(params, dict) else None
-    method = raw.get("method")
-    if isinstance(method, str):
-        extra = {} if params is None else {"params": params}
-        if request_id is None:
-            return JSONRPCNotification(jsonrpc="2.0", method=method, **extra)
-        return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, **extra)
-    if request_id is None and "error" not in raw:
-        return None
-    if raw.get("error") is not None:
-        error = raw["error"] if isinstance(raw["error"], dict) else {"message": str(raw["error"])}
-        code = error.get("code")
-        return JSONRPCError(
-            jsonrpc="2.0",
-            id=request_id,
-            error=ErrorData(
-                code=code if isinstance(code, int) else -32603,
-                message=str(error.get("message", "")),
-                data=error.get("data"),
-            ),
-        )
-    if request_id is None or "result" not in raw:
-        return None
-    result = raw["result"] if raw["result"] is not None else {}
-    if not isinstance(result, dict):
-        faults.note(request_id, Fault("malformed"))
-        return _failed(request_id)
-    return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
 
 
 class _Child(asyncio.SubprocessProtocol):

@@ -16,7 +16,8 @@ A reaction is an object; what is not named is as a good server does it:
     {"result": {…}} {"error": {…}} {"message": any}   the answer; {"as": "json" | "sse"} how it is wrapped
     {"status": 404, "headers": {…}, "body": "text"}   a plain HTTP answer; {"type": "text/html"}
     {"redirect": "/mcp/", "status": 307}
-    {"events": [event, …]}                            an event stream, closed at its end; an event is a raw string,
+    {"events": [event, …]}                            an event stream (with a "status", if given), closed at its
+                                                      end; an event is a raw string,
                                                       {"data": text or JSON, "id", "event", "retry"}, {"answer": true},
                                                       {"sleep": s}, {"repeat": n, "event": …, "every": s},
                                                       {"hang": true}, {"reset": true}
@@ -368,7 +369,7 @@ class HttpServer:
         self, request: Request, writer: asyncio.StreamWriter, reaction: Reaction, headers: Mapping[str, Any]
     ) -> bool:
         own: dict[str, Any] = dict(headers)
-        head = _head(200, {"Content-Type": "text/event-stream", "Connection": "close", **own})
+        head = _head(reaction.get("status", 200), {"Content-Type": "text/event-stream", "Connection": "close", **own})
         writer.write(head)
         await writer.drain()
         async for event in _each(reaction["events"]):
