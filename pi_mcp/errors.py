@@ -15,6 +15,7 @@ carries exception text, an HTTP body, a secret or a stack trace.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -190,3 +191,15 @@ def failure(code: str, operation: Operation, server: str | None, message: str, h
 def error_of(diagnostic: Diagnostic) -> PiMcpError:
     """The exception of the right class for a diagnostic."""
     return _CLASSES.get(diagnostic.code, PiMcpError)(diagnostic)
+
+
+_RECONNECT = re.compile(r"; `/mcp reconnect [^`]*` does it now")
+_ENABLE = re.compile(r"`/mcp enable ([^`]*)`")
+_SAME = re.compile(r"`/mcp (auth|logout|refresh|search|tools) ")
+
+
+def outside_chat(text: str) -> str:
+    """A hint for where no `/mcp` can be typed, in a shell and at a gateway: the same step as a command of `pi-mcp`."""
+    text = text.replace("`/mcp get ", "`pi-mcp get --connect ")
+    text = _ENABLE.sub(r"""`pi-mcp chat -p "/mcp enable \1"`""", _RECONNECT.sub("", text))
+    return _SAME.sub(r"`pi-mcp \1 ", text)

@@ -111,18 +111,63 @@ def create_private(directory: Path, prefix: str, suffix: str, data: bytes) -> Pa
     private_dir(directory)
     for _ in range(100):
         path = directory / f"{prefix}{os.urandom(8).hex()}{suffix}"
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
-        except FileExistsError:
-            continue
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-        except BaseException:
-            remove(path)  # a full disk: half a file says nothing and takes the last of the room
-            raise
-        return path
+        if _created(path, data):
+            return path
     raise FileExistsError(errno.EEXIST, "no free name", str(directory))
+
+
+def create_numbered(directory: Path, stem: str, suffix: str, data: bytes) -> Path:
+    """Write `data` to the first free of `stem-1.suffix`, `stem-2.suffix` … in a directory that the person named.
+
+    The directory is made when missing, and otherwise left as it is; nothing is written over and no link followed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 100_000):
+        path = directory / f"{stem}-{number}{suffix}"
+        if _created(path, data):
+            return path
+    raise FileExistsError(errno.EEXIST, "no free name", str(directory))
+
+
+def _created(path: Path, data: bytes) -> bool:
+    """Whether the name was free; then the file is there, whole."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except FileExistsError:
+        return False
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+    except BaseException:
+        remove(path)  # a full disk: half a file says nothing and takes the last of the room
+        raise
+    return True
+
+
+def open_beside(path: Path) -> int:
+    """A descriptor for reading and appending to a private file beside one of the person's; the caller closes it.
+
+    The directory is left as it is. Raises OSError for a link, what is no regular file, or another user's.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    fd = os.open(path, flags, 0o600)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file of this user", str(path))
+    if info.st_mode & 0o077:
+        os.fchmod(fd, 0o600)
+    return fd
+
+
+def sync_name(path: Path) -> None:
+    """Have a file's name outlast a power failure, too, where the file system knows how."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def append_private(path: Path, data: bytes) -> None:
@@ -147,6 +192,41 @@ def open_append(path: Path) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return fd
+
+
+def database(path: Path) -> None:
+    """Make `path` a private file that a database may open by name: there, 0600, ours, no symbolic link.
+
+    A missing folder is made with mode 0700. The database puts files of its own beside it, so that an existing folder
+    has to be ours and writable by nobody else; its mode is left. Raises ConfigurationError.
+    """
+    if not path.parent.exists():
+        private_dir(path.parent)
+    folder = path.parent.stat()
+    if hasattr(os, "getuid") and (folder.st_uid != os.getuid() or folder.st_mode & 0o022):
+        raise failure(
+            "configuration_invalid",
+            "configure",
+            None,
+            f"The folder of {path} can be written by others.",
+            "Choose one that is yours alone, or take their right away with chmod go-w.",
+        )
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    # Looked at by name: closing a descriptor of it would end the locks that this process holds on it elsewhere.
+    info = os.lstat(path)
+    if not stat.S_ISREG(info.st_mode):
+        raise failure(
+            "configuration_invalid",
+            "configure",
+            None,
+            f"{path} is no file of its own (a symbolic link is not followed).",
+            "Name the file itself.",
+        )
+    if hasattr(os, "getuid") and info.st_uid != os.getuid():
+        raise failure("configuration_invalid", "configure", None, f"{path} belongs to another user.", None)
+    if info.st_mode & 0o077:
+        path.chmod(0o600)
 
 
 def read_private(path: Path, limit: int) -> bytes | None:
@@ -198,6 +278,15 @@ def remove(path: Path) -> bool:
     return True
 
 
+def remove_empty(path: Path) -> bool:
+    """Remove a directory that has nothing in it; False when it has, is a link, or is not there."""
+    try:
+        path.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 def remove_tree(path: Path) -> int:
     """Remove a directory of ours with everything in it; the number of files that went. Links are not followed."""
     count = 0
@@ -231,18 +320,21 @@ def remove_older(directory: Path, seconds: float, *, now: float | None = None) -
 
 
 def touch(path: Path) -> None:
-    """Mark an existing file as used now; nothing happens when it is gone."""
+    """Mark an existing file as used now, to the nanosecond; nothing happens when it is gone."""
+    now = time.time_ns()  # the system's own stamp moves on only every few milliseconds
     with contextlib.suppress(OSError):
-        os.utime(path, follow_symlinks=False)
+        os.utime(path, ns=(now, now), follow_symlinks=False)
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, timeout: float = 10.0) -> Iterator[None]:
+def locked(path: Path, *, timeout: float = 10.0, make_folder: bool = True) -> Iterator[None]:
     """Hold an exclusive lock between processes on `path`; blocking, so call it off the event loop.
 
-    Raises TimeoutError after `timeout` seconds. The file stays; its content means nothing.
+    Raises TimeoutError after `timeout` seconds. The file stays; its content means nothing. Without `make_folder` the
+    folder is the caller's matter, and its mode is left.
     """
-    private_dir(path.parent)
+    if make_folder:
+        private_dir(path.parent)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         deadline = time.monotonic() + timeout

@@ -1,16 +1,17 @@
-"""Which proxy and which certificates the environment names for an address.
+"""Which proxy and which certificates the environment names for an address, and what the network's own words mean.
 
-Comes in: an address and the environment of a configuration. Goes out: a proxy's URL, a TLS context. It contacts
-nobody, and never turns certificate checks off.
+Comes in: an address and the environment of a configuration; codes and headers. Goes out: a proxy's URL, a TLS context,
+plain words. It contacts nobody, and never turns certificate checks off.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
 import re
-import ssl
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> str | None:
@@ -30,6 +31,8 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
 
 
 def _bypasses(host: str, port: int, no_proxy: str) -> bool:
+    import ipaddress
+
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -58,6 +61,23 @@ def _bypasses(host: str, port: int, no_proxy: str) -> bool:
     return False
 
 
+_CERTIFICATE_FAULTS = {
+    9: "the certificate is not valid yet",
+    10: "the certificate has expired",
+    18: "the certificate is self-signed and not trusted here",
+    19: "the certificate chain ends in an authority that is not trusted here",
+    20: "the certificate's authority is not known here",
+    21: "the certificate's authority is not known here",
+    62: "the certificate is for another host name",
+    64: "the certificate is for another address",
+}
+
+
+def certificate_fault(verify_code: int) -> str:
+    """What OpenSSL's code for a certificate that was not accepted means, as part of a sentence."""
+    return _CERTIFICATE_FAULTS.get(verify_code, "the certificate could not be verified")
+
+
 def packed_again(content_encoding: str | None) -> bool:
     """Whether a body is compressed more than once: a few bytes of it unpack to so much that the event loop, where
     that is done, would stand still for minutes. No honest server does it.
@@ -70,6 +90,8 @@ _contexts: dict[tuple[str, str], ssl.SSLContext] = {}
 
 
 def _build_context(cert_file: str, cert_dir: str) -> ssl.SSLContext:
+    import ssl
+
     if cert_file or cert_dir:
         return ssl.create_default_context(cafile=cert_file or None, capath=cert_dir or None)
     import httpx2
@@ -83,6 +105,8 @@ async def shared_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     Built once, in a thread: it reads a few hundred certificates, about 50 ms. Raises OSError (`ssl.SSLError`
     is one) where the variables name nothing usable.
     """
+    import asyncio
+
     key = (environ.get("SSL_CERT_FILE", ""), environ.get("SSL_CERT_DIR", ""))
     context = _contexts.get(key)
     if context is None:
@@ -95,5 +119,7 @@ def plain_context() -> ssl.SSLContext:
     """For addresses without TLS: trusts nobody, so that it could not be used by mistake; costs nothing."""
     context = _contexts.get(("", "\0"))
     if context is None:
+        import ssl
+
         context = _contexts.setdefault(("", "\0"), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     return context

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-import unicodedata
 import weakref
+from collections.abc import Iterable
 from typing import ClassVar
 from urllib.parse import quote, quote_plus
 
@@ -33,6 +33,8 @@ _INVISIBLE = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_SHORTEST = 4
+"""Characters of the shortest value that counts as a secret."""
 
 
 def clean(text: str) -> str:
@@ -71,6 +73,8 @@ def visible(text: str) -> str:
 
 def width(text: str) -> int:
     """Terminal columns of a cleaned line: wide characters count two, combining marks none."""
+    import unicodedata
+
     total = 0
     for char in text:
         if unicodedata.combining(char):
@@ -79,10 +83,58 @@ def width(text: str) -> int:
     return total
 
 
+def shortened(line: str, columns: int) -> str:
+    """A cleaned line cut to so many terminal columns."""
+    if width(line) <= columns:
+        return line
+    kept = ""
+    for char in line:
+        if width(kept + char) >= columns:
+            break
+        kept += char
+    return kept + "…"
+
+
+def fitted(text: str, columns: int) -> str:
+    """The lines, each at most `columns` wide; a further line stands two columns deeper than the one that it continues.
+
+    A word that fits into no line, such as a path, stays whole: the terminal breaks it where it has to, and it can be
+    copied.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        row = ""
+        for word in re.findall(r"\s*\S+", line):
+            if row.strip() and width(row + word) > columns:
+                lines.append(row)
+                row = f"{indent}  {word.lstrip()}"
+            else:
+                row += word
+        lines.append(row)
+    return "\n".join(lines)
+
+
+def close_words(word: str, words: Iterable[str]) -> str:
+    """`Close: servers.` for a word that somebody may have misspelt; empty where nothing is close."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(words), 2, 0.6)
+    return f"Close: {', '.join(close)}." if close else ""
+
+
+def quoted(word: str) -> str:
+    """One word as a shell and `/mcp` read it."""
+    import shlex
+
+    return shlex.quote(word)
+
+
 class Redactor:
     """The secret values of one connection while it lives; replaces each of them by `***`.
 
-    Values under 4 characters are not replaced: they would blank ordinary words and are no secrets.
+    Values under 4 characters are not replaced: they would blank ordinary words and are no secrets. The beginning of a
+    value before `…`, where a text was cut, goes as well.
     Every living redactor is consulted by `redact`, which the log uses.
     """
 
@@ -101,7 +153,7 @@ class Redactor:
         """Remember a resolved value, and the token within `Bearer token`, also as URLs and JSON spell them."""
         found: set[str] = set()
         for part in {value, value.strip(), *value.split()}:
-            if len(part) >= 4 and part.lower() not in {"bearer", "basic", "token"}:
+            if len(part) >= _SHORTEST and part.lower() not in {"bearer", "basic", "token"}:
                 escaped = (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
                 quoted = (quote(part, safe="", errors="replace"), quote_plus(part, errors="replace"))
                 found.update((part, *escaped, *quoted))
@@ -120,10 +172,27 @@ class Redactor:
         if compiled is None or compiled[0] is not values:
             ordered = sorted(values, key=len, reverse=True)
             compiled = self._compiled = (values, re.compile("|".join(map(re.escape, ordered))))
-        return compiled[1].sub("***", text)
+        text = compiled[1].sub("***", text)
+        if "…" not in text:
+            return text
+        *cut, rest = text.split("…")
+        return "".join(f"{_without_beginning(part, values)}…" for part in cut) + rest
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._values)} values)"
+
+
+def _without_beginning(text: str, values: frozenset[str]) -> str:
+    """`text` without the beginning of a value at its end."""
+    place = len(text)
+    for value in values:
+        at = text.find(value[:_SHORTEST], max(0, len(text) - len(value)))
+        while 0 <= at < place:
+            if value.startswith(text[at:]):
+                place = at
+                break
+            at = text.find(value[:_SHORTEST], at + 1)
+    return text if place == len(text) else f"{text[:place]}***"
 
 
 def redact(text: str) -> str:

@@ -239,7 +239,7 @@ def test_a_lock_is_exclusive_between_processes_and_gives_up_in_time(tmp_path: Pa
     began = time.monotonic()
     with pytest.raises(TimeoutError), files.locked(lock, timeout=0.2):
         pass
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     holder.communicate("", timeout=10)
     with files.locked(lock, timeout=2):
         pass
