@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pi_mcp.config import policy
-from pi_mcp.config.definition import Configuration, ServerDefinition, Source, TrustLevel
+from pi_mcp.config.definition import AccessRules, Configuration, ServerDefinition, Source, TrustLevel, WriteRule
 from pi_mcp.errors import ConfigurationError
 
 CONFIGURATION = Configuration(sensitive=policy.SENSITIVE_WORDS)
@@ -153,6 +154,55 @@ def test_the_read_only_hint_of_a_server_that_is_not_trusted_is_only_a_claim() ->
         assert policy.needs_confirmation(server("untrusted"), "list_repos", hint)
 
 
+RULES = AccessRules(
+    read_only=("get_*", "render"),
+    write=(WriteRule("get_and_drop"), WriteRule("render", "deckId"), WriteRule("re*", "reset")),
+)
+
+
+@pytest.mark.parametrize(
+    ("trust", "tool", "hint", "arguments", "does"),
+    [
+        ("trusted", "list", True, None, "read"),
+        ("trusted", "list", False, None, "write"),
+        ("trusted", "list", None, None, "write"),
+        ("trusted", "list", "true", None, "write"),
+        ("trusted", "list", 1, None, "write"),
+        ("verified", "list", True, None, "write"),
+        ("untrusted", "list", True, None, "write"),
+        ("trusted", "get_it", False, None, "read"),
+        ("untrusted", "get_it", False, None, "read"),
+        ("trusted", "get_and_drop", True, None, "write"),
+        ("trusted", "render", True, {}, "read"),
+        ("trusted", "render", True, None, "read"),
+        ("trusted", "render", False, {"sessionId": 1}, "read"),
+        ("trusted", "render", True, {"deckId": 1}, "read write"),
+        ("trusted", "render", True, {"deckId": None}, "read write"),
+        ("trusted", "render", True, {"reset": False}, "read write"),
+        ("trusted", "remove", False, {"reset": 1}, "write"),
+        ("trusted", "reread", True, {"reset": 1}, "read write"),
+    ],
+)
+def test_a_tool_writes_unless_a_word_that_counts_says_that_it_reads(
+    trust: TrustLevel, tool: str, hint: Any, arguments: Any, does: str
+) -> None:
+    definition = dataclasses.replace(server(trust), access=RULES)
+    assert policy.actions(definition, tool, hint, arguments) == frozenset(does.split())
+
+
+def test_what_only_reads_by_the_persons_own_word_is_not_asked_about_for_a_verified_server() -> None:
+    def asked(trust: TrustLevel, tool: str, arguments: dict[str, Any]) -> bool:
+        return policy.needs_confirmation(dataclasses.replace(server(trust), access=RULES), tool, True, arguments)
+
+    assert not asked("verified", "get_it", {})
+    assert not asked("verified", "render", {})
+    assert asked("verified", "render", {"deckId": 1})
+    assert asked("verified", "get_and_drop", {})
+    assert asked("verified", "list", {})
+    assert asked("untrusted", "get_it", {})
+    assert not asked("trusted", "get_and_drop", {})
+
+
 def test_with_nobody_to_ask_only_a_tool_that_include_tools_names_is_called() -> None:
     for level in ("verified", "untrusted"):
         assert not policy.headless_allows(server(level), "list_repos")
@@ -184,4 +234,4 @@ def test_patterns_know_case_and_no_other_signs() -> None:
 def test_a_pattern_of_many_stars_is_answered_at_once() -> None:
     started = time.perf_counter()
     assert not policy.matches("*a" * 200 + "b", "a" * 5000)
-    assert time.perf_counter() - started < 1
+    assert time.perf_counter() - started < 10

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pi_mcp.config import FIELDS, Configuration, ServerDefinition, configuration_of, load_config
-from pi_mcp.config.validate import FOREIGN
+from pi_mcp.config.definition import AccessRules, WriteRule
+from pi_mcp.config.validate import FOREIGN, Origin, check
 
 PLANTED = "s3cr3t-planted-value"
 
@@ -294,6 +295,41 @@ def test_b025_a_server_is_switched_off_either_way(entry: dict[str, Any]) -> None
 )
 def test_b025_b026_what_cannot_be_understood_does_not_start(entry: dict[str, Any], says: str) -> None:
     assert says in fault({"command": "touch", **entry})
+
+
+def test_the_persons_word_on_tools_reaches_the_definition() -> None:
+    rules = {"readOnly": ["get_*"], "write": ["get_x", {"tool": "show", "when": {"argument": "id"}}]}
+    made = definition({"command": "x", "access": rules})
+    assert made.access == AccessRules(("get_*",), (WriteRule("get_x"), WriteRule("show", "id")))
+    assert definition({"command": "x"}).access == AccessRules()
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        (True, "`access` has to be an object"),
+        ({"readonly": []}, "`access.readonly` is not known"),
+        ({"readOnly": "get_*"}, "`access.readOnly` has to be a list of tool names"),
+        ({"readOnly": [1]}, "`access.readOnly[0]` has to be a string"),
+        ({"write": "x"}, "`access.write` has to be a list"),
+        ({"write": [""]}, "`access.write[0]` is empty"),
+        ({"write": [{"tool": "x"}]}, "`access.write[0]` has to be a tool name, or an object"),
+        ({"write": [{"tool": "x", "when": {}}]}, "`access.write[0]` has to be a tool name, or an object"),
+        ({"write": [{"tool": "x", "when": {"argument": 1}}]}, "`access.write[0] argument` has to be a string"),
+        ({"write": [{"tool": 1, "when": {"argument": "a"}}]}, "`access.write[0] tool` has to be a string"),
+        ({"write": [{"tool": "x", "when": {"argument": "a", "value": 1}}]}, "has to be a tool name, or an object"),
+    ],
+)
+def test_a_word_on_tools_that_cannot_be_understood_stops_the_server(rules: Any, says: str) -> None:
+    assert says in fault({"command": "x", "access": rules})
+
+
+def test_a_projects_file_can_say_that_a_tool_writes_but_not_that_it_only_reads() -> None:
+    rules = {"readOnly": ["*"], "write": ["get_x"]}
+    checked = check("s", {"command": "x", "access": rules}, Origin(None, "project", Path.cwd()))
+    assert checked.definition is not None
+    assert checked.definition.access == AccessRules((), (WriteRule("get_x"),))
+    assert "readOnly" in checked.warnings[0].message
 
 
 def test_pis_own_exposure_is_worked_in() -> None:

@@ -32,6 +32,22 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRule:
+    """Tools of this pattern change something: always, or only in calls that give this argument."""
+
+    tool: str
+    argument: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """The person's word on what tools do, in the place of what the server says (`access`)."""
+
+    read_only: tuple[str, ...] = ()
+    write: tuple[WriteRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServerDefinition:
     """One entry of `mcpServers`, validated. Times are seconds; tool patterns are original names with `*`."""
 
@@ -61,8 +77,11 @@ class ServerDefinition:
     timeout: float = 15.0
     tool_timeout: float = 30.0
     protocol: Literal["auto", "legacy"] = "auto"
+    shared: bool = True
+    """In the gateway, stdio: one process for all clients. An HTTP server has a session for each of them in any case."""
     trust: TrustLevel = "trusted"
     """The effective level: default of the file, `trust` in it, and a raise by `/mcp trust`."""
+    access: AccessRules = field(default_factory=AccessRules)
     base_dir: Path = field(default_factory=Path.cwd)
     """The host's working directory: relative `cwd` resolves here, and it is the root offered to the server."""
 

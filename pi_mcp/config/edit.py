@@ -7,6 +7,7 @@ It never writes a file that it cannot parse (report B016), and it decides nothin
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -90,10 +91,72 @@ def rewritten(text: str, value: Any) -> str:
     Raises JsoncError when `text` does not parse, ValueError when `value` is nothing that JSON can say.
     """
     result = _merged(text, (), value)
-    after = jsonc.parse(result)
+    after = _parsed(result)
     if not _same(after.value, value) or not _keeps_comments(text, result):
         raise ValueError("the change cannot be made without losing something")
     return result
+
+
+def member_of(text: str, keys: tuple[str, ...], shown: str) -> tuple[Any, tuple[int, int]]:
+    """The value at `keys` (None when absent) and its line and column, in the text of any client's file.
+
+    `shown` is the file's name for messages. Raises ConfigurationError for a text that does not parse, a parent that
+    is no object, and a member on the way that stands there twice.
+    """
+    document = _document(_filled(text), shown)
+    value = document.value
+    for depth, key in enumerate(keys):
+        if not isinstance(value, dict):
+            where = f"`{keys[depth - 1]}`" if depth else "The outermost value"
+            raise _unusable(shown, document.position(keys[:depth]), f"{where} is not an object.")
+        if keys[: depth + 1] in document.duplicates:
+            raise _unusable(shown, document.position(keys[: depth + 1]), "This member stands in its object twice.")
+        value = value.get(key)
+        if value is None:
+            break
+    return value, document.position(keys)
+
+
+def with_member(text: str, keys: tuple[str, ...], value: Any, shown: str) -> str:
+    """`text` with `value` at `keys`, objects on the way made when missing; the rest of it stays. As `member_of`."""
+    member_of(text, keys, shown)
+    text = _filled(text)
+    return _changed(text, _put(_parsed(text).value, keys, value), shown)
+
+
+def without_member(text: str, keys: tuple[str, ...], shown: str, *, made: int = 0) -> str:
+    """`text` without the member at `keys`, and without the last `made` objects on the way that are empty then."""
+    if member_of(text, keys, shown)[0] is None:
+        return text
+    root = _put(_parsed(text).value, keys, None)
+    for depth in range(len(keys) - 1, max(len(keys) - 1 - made, 0), -1):
+        if _at(root, keys[:depth]) == {}:
+            root = _put(root, keys[:depth], None)
+    return _changed(text, root, shown)
+
+
+def _filled(text: str) -> str:
+    """A file with nothing in it is what some clients begin with."""
+    return text if text.strip("\ufeff \t\r\n") else "{}\n"
+
+
+def _put(root: Any, keys: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy of the object with `value` at `keys`; None takes the member out."""
+    members = dict(root or {})
+    if len(keys) > 1:
+        members[keys[0]] = _put(members.get(keys[0]), keys[1:], value)
+    elif value is None:
+        members.pop(keys[0], None)
+    else:
+        members[keys[0]] = value
+    return members
+
+
+def _changed(text: str, value: Any, shown: str) -> str:
+    try:
+        return rewritten(text, value)
+    except (TypeError, ValueError, RecursionError):
+        raise _lossy(shown) from None
 
 
 def _edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -123,13 +186,17 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Non
             "See that it is a file of yours in a folder of yours, and that the disk has room.",
         ) from None
     except (TypeError, ValueError, RecursionError):
-        raise failure(
-            "configuration_invalid",
-            "configure",
-            None,
-            f"The change to {shown} cannot be made without losing something, so nothing changed.",
-            "Make it in an editor.",
-        ) from None
+        raise _lossy(shown) from None
+
+
+def _lossy(shown: str) -> PiMcpError:
+    return failure(
+        "configuration_invalid",
+        "configure",
+        None,
+        f"The change to {shown} cannot be made without losing something, so nothing changed.",
+        "Make it in an editor.",
+    )
 
 
 def _lock(path: Path) -> Path:
@@ -151,9 +218,18 @@ def _text(path: Path, shown: str) -> str:
         raise _unusable(shown, (line, column), "This is not UTF-8 text.") from None
 
 
+@functools.lru_cache(maxsize=2)
+def _parsed(text: str) -> jsonc.Document:
+    """Of the text before a change and after it: a client's file may be tens of megabytes, and is looked at many times.
+
+    Nothing here changes a document's value.
+    """
+    return jsonc.parse(text)
+
+
 def _document(text: str, shown: str) -> jsonc.Document:
     try:
-        return jsonc.parse(text)
+        return _parsed(text)
     except jsonc.JsoncError as error:
         raise _unusable(shown, (error.line, error.column), error.hint) from None
 
@@ -200,11 +276,11 @@ def _absent(path: Path, name: str) -> PiMcpError:
 
 
 # The text itself. Each function below makes one change and hands the new text on; places are looked up anew
-# after every change, which costs microseconds for files of this size.
+# after every change.
 
 
 def _merged(text: str, path: jsonc.Path, new: Any) -> str:
-    document = jsonc.parse(text)
+    document = _parsed(text)
     old = _at(document.value, path)
     if _same(old, new):
         return text
@@ -219,7 +295,7 @@ def _merged(text: str, path: jsonc.Path, new: Any) -> str:
 
 
 def _replaced(text: str, path: jsonc.Path, value: Any) -> str:
-    key, start, end = jsonc.parse(text).span(path)
+    key, start, end = _parsed(text).span(path)
     layout = _Layout(text)
     indent = layout.indent_at(key)
     wide = layout.is_first_on_line(key)
@@ -229,7 +305,7 @@ def _replaced(text: str, path: jsonc.Path, value: Any) -> str:
 
 def _with(text: str, path: jsonc.Path, key: str, value: Any) -> str:
     """Add a member at the end of the object at `path`, after the comments that stand there."""
-    document = jsonc.parse(text)
+    document = _parsed(text)
     own_key, start, end = document.span(path)
     close = end - 1
     layout = _Layout(text)
@@ -263,7 +339,7 @@ def _with(text: str, path: jsonc.Path, key: str, value: Any) -> str:
 
 def _without(text: str, path: jsonc.Path) -> str:
     """Take a member out with its comma, and with its line where nothing else stands there."""
-    document = jsonc.parse(text)
+    document = _parsed(text)
     key, _, end = document.span(path)
     layout = _Layout(text)
     indent = layout.indent_at(key)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pi_mcp.config import edit, jsonc
 from pi_mcp.config.definition import Configuration
+from pi_mcp.config.gateway_entry import starts_gateway
 from pi_mcp.config.interpolate import literal
 from pi_mcp.config.load import project_file
 from pi_mcp.config.masking import shown_entry
@@ -27,7 +28,7 @@ from pi_mcp.config.resolve import looks_secret
 from pi_mcp.config.trust import definition_digest
 from pi_mcp.config.validate import FOREIGN, Checked, Origin, check
 from pi_mcp.errors import Diagnostic, error_of, failure
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, quoted
 
 Action = Literal["add", "same", "conflict", "invalid", "not_shown"]
 """add: would be written. same: the configuration has it. conflict: the name stands for something else there, or in
@@ -137,7 +138,7 @@ def find_importable(
         _add(found, claude, "Claude Code", "claude", document)
     sources: tuple[tuple[Path | None, str, Dialect], ...] = (
         (project_file(cwd), "the project", "ours"),
-        (_claude_desktop(home, environ, platform), "Claude Desktop", "plain"),
+        (claude_desktop_file(home, environ, platform), "Claude Desktop", "plain"),
         (home / ".cursor" / "mcp.json", "Cursor", "cursor"),
     )
     for path, client, dialect in sources:
@@ -196,6 +197,14 @@ def add_entry(
             "A server needs either an address or a command.",
             "pi-mcp add NAME URL, or pi-mcp add NAME -- COMMAND ARGS.",
         )
+    if url is not None and "://" not in url:
+        raise failure(
+            "configuration_invalid",
+            "configure",
+            shown,
+            "That is no address: https:// or http:// is not at its beginning.",
+            f"A program stands behind --: pi-mcp add {quoted(name)} -- COMMAND ARGS.",
+        )
     entry: dict[str, Any] = {"command": command} if url is None else {"url": url}
     if args:
         entry["args"] = list(args)
@@ -231,7 +240,7 @@ def _row(source: Importable, name: str, raw: Any, configuration: Configuration, 
         names = ", ".join(f"`{clean_line(variable, 60)}`" for variable in dict.fromkeys(missing))
         return row("invalid", f"{names} of {source.client} has no counterpart. Write the entry by hand.")
     entry = {key: value for key, value in present.items() if key not in FOREIGN}
-    if _is_pi_mcp(entry):
+    if starts_gateway(entry):
         return row("not_shown", "This is pi-mcp itself.")
     digest = definition_digest(checked.definition)
     if name in taken:
@@ -273,13 +282,6 @@ def _plain_secrets(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _variable(key: str) -> str:
     return "TOKEN" if key.lower() == "authorization" else re.sub(r"\W", "_", key, flags=re.ASCII).upper()
-
-
-def _is_pi_mcp(entry: Mapping[str, Any]) -> bool:
-    """Does the entry start our own gateway? Importing it would lead a search in circles."""
-    words = [str(entry.get("command", "")), *map(str, entry.get("args", ()))]
-    program = re.compile(r"(?:.*[/\\])?(?:pi-mcp(?:\.exe)?|pi_mcp)(?:@.*)?")
-    return "serve" in words and any(program.fullmatch(word) for word in words)
 
 
 # What a `$` means elsewhere
@@ -358,7 +360,8 @@ def _cursor_login(auth: dict[str, Any]) -> dict[str, Any]:
 # Where other clients keep their servers
 
 
-def _claude_desktop(home: Path, environ: Mapping[str, str], platform: str) -> Path | None:
+def claude_desktop_file(home: Path, environ: Mapping[str, str], platform: str) -> Path | None:
+    """Claude Desktop's file; None where Windows does not say where programs keep theirs."""
     name = "claude_desktop_config.json"
     if platform == "darwin":
         return home / "Library" / "Application Support" / "Claude" / name

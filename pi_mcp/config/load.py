@@ -27,6 +27,7 @@ from pi_mcp.config.definition import (
     ServerDefinition,
     ServerEntry,
 )
+from pi_mcp.config.gateway_entry import starts_gateway
 from pi_mcp.config.jsonc import Document, JsoncError, parse
 from pi_mcp.config.policy import sensitive_words
 from pi_mcp.config.resolve import looks_secret
@@ -240,8 +241,10 @@ class _Loading:
                 continue
             waiting = replace(entry, diagnostic=_untrusted(name, path))
             self.add(name, waiting, "untrusted_project")
-        diagnostic = _untrusted(None, path) if checked else None
-        self.reports.append(FileReport(path, "project", "untrusted", diagnostic, len(checked)))
+        if not checked:  # such as the gateway's own entry alone: there is nothing to trust
+            self.finish(outcome, "project", 0)
+            return
+        self.reports.append(FileReport(path, "project", "untrusted", _untrusted(None, path), len(checked)))
 
     def finish(self, outcome: _File, scope: Scope, servers: int) -> None:
         self.diagnostics.extend(outcome.remarks)
@@ -281,7 +284,13 @@ class _File:
 
     def check(self, scope: Scope, base_dir: Path) -> dict[str, Checked]:
         origin = Origin(self.path, scope, base_dir, self.document.position)
-        return {name: check(name, raw, origin) for name, raw in self.servers.items()}
+        # Other clients start our gateway by such an entry; here it would lead back to this very file. A project's file
+        # is such a client's own; in a file of ours it is an entry that cannot be used.
+        return {
+            name: _own_gateway(name, origin) if starts_gateway(raw) else check(name, raw, origin)
+            for name, raw in self.servers.items()
+            if scope != "project" or not starts_gateway(raw)
+        }
 
 
 def _read(path: Path, scope: Scope) -> _File | FileReport:
@@ -379,6 +388,21 @@ def _remarks(path: Path, document: Document, root: dict[str, Any]) -> list[Diagn
     return remarks
 
 
+def _own_gateway(name: str, origin: Origin) -> Checked:
+    """An entry that was written for other clients, in a file where only pi-mcp reads it. Whatever `--config` it names:
+    that file may name this one in turn."""
+    line, column = origin.place((name,))
+    where = f"{clean_line(str(origin.path), 500)}, line {line}, column {column}: " if line else ""
+    diagnostic = Diagnostic(
+        "configuration_invalid",
+        "configure",
+        clean_line(name, 128),
+        f"{where}this entry starts pi-mcp itself and is left out.",
+        "It belongs into the files of other clients; write the servers that it would offer into this file.",
+    )
+    return Checked(origin.source(name), None, diagnostic)
+
+
 def _file_diagnostic(path: Path, what: str, hint: str, line: int = 0, column: int = 0) -> Diagnostic:
     where = clean_line(str(path), 500)
     if line:
@@ -392,7 +416,7 @@ def _untrusted(name: str | None, path: Path) -> Diagnostic:
         "trust",
         name,
         f"The project's file {clean_line(str(path), 500)} is not trusted, or has changed since it was.",
-        "Answer the question of `/mcp trust`, or pass --trust-project for one run.",
+        "Answer the question of `/mcp trust`, in your agent or in `pi-mcp chat`, or pass --trust-project for one run.",
     )
 
 

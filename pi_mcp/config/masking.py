@@ -52,6 +52,11 @@ def shown_value(value: str) -> str:
     return clean_line(_table_value(value), 1000)
 
 
+def shown_text(text: str) -> str:
+    """Any text, a command line included: what looks like a secret in it is `***`. Not cut; a line in, a line out."""
+    return " ".join(_words([text]))
+
+
 def shown_url(url: str) -> str:
     """An address without user information, query values and path segments that look like a token."""
     return clean_line(_url(url), 1000) if "://" in url else clean_line(_literal(url), 1000)

@@ -1,4 +1,4 @@
-"""Which tools of a server may be registered, and which calls a person is asked about (DESIGN §9).
+"""Which tools of a server may be registered, which calls a person is asked about, and what a tool does (DESIGN §9).
 
 Comes in: a server's definition, an original tool name, the sensitive words in force. Goes out: yes, no, or
 the reason. It asks nobody, calls nothing and knows no connection; where it cannot tell, it denies.
@@ -16,16 +16,20 @@ includeTools *names* a tool by its own name or by a pattern with a letter or dig
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pi_mcp.config.definition import Configuration, ServerDefinition
 from pi_mcp.errors import failure
-from pi_mcp.text import clean_metadata
+from pi_mcp.text import clean_line, clean_metadata
 
 Admission = Literal["ok", "filtered", "sensitive"]
 Confirmation = Literal["never", "once", "every"]
+Action = Literal["read", "write"]
+
+_READ: frozenset[Action] = frozenset({"read"})
+_WRITE: frozenset[Action] = frozenset({"write"})
+_BOTH: frozenset[Action] = frozenset({"read", "write"})
 
 # fmt: off
 SENSITIVE_WORDS = frozenset({
@@ -134,6 +138,22 @@ def admits(definition: ServerDefinition, tool_name: str, configuration: Configur
     return "sensitive"
 
 
+def always_loads(definition: ServerDefinition, tool_name: str) -> bool:
+    """Is the tool there from the start, without a search? Whether it may be is `admits`'s matter."""
+    chosen = definition.always_load
+    return chosen if isinstance(chosen, bool) else any(matches(pattern, tool_name) for pattern in chosen)
+
+
+def capabilities(definition: ServerDefinition) -> dict[str, Any]:
+    """What is declared to a server, so that it may ask for it: nothing to one that is not trusted (DESIGN §9)."""
+    if definition.trust == "untrusted":
+        return {}
+    declared: dict[str, Any] = {"elicitation": {"form": {}}}
+    if definition.trust == "trusted":
+        declared["roots"] = {}
+    return declared
+
+
 def confirmation(definition: ServerDefinition) -> Confirmation:
     """How often a call of one tool is put to the person: a level that is not known counts as untrusted."""
     if definition.trust == "trusted":
@@ -141,14 +161,53 @@ def confirmation(definition: ServerDefinition) -> Confirmation:
     return "once" if definition.trust == "verified" else "every"
 
 
-def needs_confirmation(definition: ServerDefinition, tool_name: str, read_only_hint: bool) -> bool:
-    """Is a call of this tool asked about? `confirmation` says whether once per session or every time.
+def needs_confirmation(
+    definition: ServerDefinition, tool_name: str, read_only_hint: bool, arguments: Mapping[str, Any] | None = None
+) -> bool:
+    """Is this call asked about? `confirmation` says whether once per session or every time.
 
-    The server's `readOnlyHint` decides nothing here: it counts from a trusted server only, whose calls are
-    not asked about anyway; from any other it is a claim, and the tool is a write (DESIGN §9).
+    A call that only reads by the person's own word (`access`) is not, for a verified server. Its `readOnlyHint`
+    decides nothing: from a server that is not trusted it is a claim, and the tool is a write (DESIGN §9).
     """
-    del tool_name, read_only_hint
-    return confirmation(definition) != "never"
+    how_often = confirmation(definition)
+    if how_often == "once":
+        return "write" in actions(definition, tool_name, read_only_hint, arguments)
+    return how_often != "never"
+
+
+def actions(
+    definition: ServerDefinition, tool_name: str, read_only_hint: object, arguments: Mapping[str, Any] | None = None
+) -> frozenset[Action]:
+    """What a call of the tool does: `read`, `write`, or both.
+
+    In this order: a `write` rule of `access` without an argument; its `readOnly`; the `readOnlyHint` (exactly True)
+    of a trusted server; all else is a write. A `write` rule with an argument adds `write` to a tool that only reads,
+    for calls that give that argument, whatever its value. Without `arguments`: what the tool does at the least.
+    """
+    rules = definition.access
+    fitting = [rule for rule in rules.write if matches(rule.tool, tool_name)]
+    if any(rule.argument is None for rule in fitting):
+        return _WRITE
+    if not any(matches(pattern, tool_name) for pattern in rules.read_only) and not (
+        definition.trust == "trusted" and read_only_hint is True
+    ):
+        return _WRITE
+    if arguments is not None and any(rule.argument in arguments for rule in fitting):
+        return _BOTH
+    return _READ
+
+
+def unattended(definition: ServerDefinition, tool_name: str) -> None:
+    """Return where a call that wants a confirmation may go out with nobody there; raises Refused otherwise."""
+    if not headless_allows(definition, tool_name):
+        raise failure(
+            "refused",
+            "call",
+            definition.name,
+            f"A call of {clean_line(tool_name)} wants a person's confirmation ({definition.trust} server), and nobody "
+            "can be asked.",
+            "Name the tool in includeTools, or raise the server's trust.",
+        )
 
 
 def headless_allows(definition: ServerDefinition, tool_name: str) -> bool:
@@ -161,7 +220,11 @@ def _excluded(definition: ServerDefinition, tool_name: str) -> bool:
 
 
 def _chunks(tool: str) -> list[str]:
-    plain = unicodedata.normalize("NFKC", clean_metadata(tool))
+    plain = clean_metadata(tool)
+    if not plain.isascii():
+        import unicodedata  # a megabyte that a name of plain letters does not need
+
+        plain = unicodedata.normalize("NFKC", plain)
     return [chunk for chunk in _SEPARATORS.split(plain) if chunk]
 
 

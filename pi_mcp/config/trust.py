@@ -18,27 +18,30 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pi_mcp import files
 from pi_mcp.config.definition import Configuration, ServerDefinition, TrustLevel
 from pi_mcp.errors import Diagnostic, failure
-from pi_mcp.host import Host
 from pi_mcp.text import clean_line
+
+if TYPE_CHECKING:
+    from pi_mcp.host import Host
 
 VERSION = 1
 MAX_RECORD = 1024 * 1024
 """Bytes of one record; a project with a thousand switched servers needs a twentieth of it."""
 
-# What does not change what a server is: where its entry stands, whether it is on, and the level itself.
-_NOT_DEFINING = frozenset({"source", "base_dir", "disabled", "trust"})
+# What does not change what a server is: where its entry stands, whether it is on, the level itself, and what the
+# person says of its tools.
+_NOT_DEFINING = frozenset({"source", "base_dir", "disabled", "trust", "access"})
 
 
 def definition_digest(definition: ServerDefinition) -> str:
     """SHA-256, hex, of a definition as it is written, before interpolation.
 
-    Every field counts except its line, `disabled` and `trust`. For a server of a project the file's path counts
-    too: the same relative command is another program in another project.
+    Every field counts except its line, `disabled`, `trust` and `access`. For a server of a project the file's path
+    counts too: the same relative command is another program in another project.
     """
     import hashlib
 

@@ -13,14 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from pi_mcp.config.definition import Scope, ServerDefinition, Source, Transport, TrustLevel
+from pi_mcp.config.definition import (
+    AccessRules,
+    Scope,
+    ServerDefinition,
+    Source,
+    Transport,
+    TrustLevel,
+    WriteRule,
+)
 from pi_mcp.config.secret import OAUTH_SECRETS, Hidden
 from pi_mcp.errors import Diagnostic
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, quoted
 
 Value = Literal[
     "text", "texts", "table of texts", "boolean", "boolean or texts", "boolean or object",
-    "milliseconds", "type", "protocol", "trust", "exposure", "exposures",
+    "milliseconds", "type", "protocol", "trust", "access", "exposure", "exposures",
 ]  # fmt: skip
 
 
@@ -82,10 +90,22 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("protocol", "protocol", "`auto` or `legacy`", "auto"),
     Field(
+        "shared",
+        "boolean",
+        "In the gateway: one process for all clients; `false`: one for each client, which may be asked things",
+        "true",
+    ),
+    Field(
         "trust",
         "trust",
         "`trusted`, `verified` or `untrusted`; in a project's file it can only lower the default",
         "`trusted`; `verified` in a project's file",
+    ),
+    Field(
+        "access",
+        "access",
+        "Which tools only read (`readOnly`) and which change something (`write`), whatever the server says of them",
+        "the `readOnlyHint` of a `trusted` server",
     ),
     Field("exposure", "exposure", 'Pi\'s own: `hidden` is `excludeTools: ["*"]`, `direct` is `alwaysLoad: true`'),
     Field("toolExposure", "exposures", "Pi's own: the same for single tools, by name or pattern; hidden wins"),
@@ -290,6 +310,7 @@ class _Entry:
         self.foreign_fields(raw, transport)
         disabled = self.disabled(good)
         trust = self.trust(good)
+        access = self.access_rules(good)
         if transport is None or self.faults:
             return None
         stdio = transport == "stdio"
@@ -331,7 +352,9 @@ class _Entry:
             timeout=(timeout or 15_000) / 1000,
             tool_timeout=good.get("toolTimeoutMs", timeout or 30_000) / 1000,
             protocol=good.get("protocol", "auto"),
+            shared=good.get("shared", True),
             trust=trust,
+            access=access,
             base_dir=self.origin.base_dir,
         )
 
@@ -401,10 +424,27 @@ class _Entry:
             self.warn(
                 ("trust",),
                 f"a project's file can only lower the trust level; it stays `{default}`.",
-                f"A person raises it with `/mcp trust {self.label} {asked}`.",
+                f"A person raises it with `/mcp trust {quoted(self.label)} {asked}`.",
             )
             return default
         return asked
+
+    def access_rules(self, good: dict[str, Any]) -> AccessRules:
+        """What the person says of the tools. A project's file may say that a tool writes, not that it only reads."""
+        rules: dict[str, Any] = good.get("access", {})
+        read_only = tuple(rules.get("readOnly", ()))
+        if read_only and self.origin.scope == "project":
+            self.warn(
+                ("access", "readOnly"),
+                "a project's file cannot say that tools only read; `access.readOnly` is ignored.",
+                "Write it into a file of your own.",
+            )
+            read_only = ()
+        write = tuple(
+            WriteRule(rule) if isinstance(rule, str) else WriteRule(rule["tool"], rule["when"]["argument"])
+            for rule in rules.get("write", ())
+        )
+        return AccessRules(read_only, write)
 
     def exposure(self, good: dict[str, Any]) -> tuple[tuple[str, ...] | None, tuple[str, ...], bool | tuple[str, ...]]:
         """include, exclude and always-load, with Pi's own fields worked in."""
@@ -462,6 +502,8 @@ class _Entry:
                 self.choice(path, name, value, ("auto", "legacy"))
             case "trust":
                 self.choice(path, name, value, get_args(TrustLevel))
+            case "access":
+                self.access(path, value)
             case "exposure":
                 self.choice(path, name, value, _EXPOSURES)
             case "exposures":
@@ -510,6 +552,40 @@ class _Entry:
     def choice(self, path: Part, name: str, value: object, choices: tuple[str, ...]) -> None:
         if not isinstance(value, str) or value not in choices:
             self.fault(path, f"{name} has to be {', '.join(choices[:-1])} or {choices[-1]}")
+
+    def access(self, path: Part, value: object) -> None:
+        if not isinstance(value, dict):
+            self.fault(path, "`access` has to be an object", "Its keys are readOnly and write.")
+            return
+        for key in value.keys() - {"readOnly", "write"}:
+            self.fault((*path, key), f"`access.{clean_line(key, 60)}` is not known", "The keys are readOnly and write.")
+        if "readOnly" in value:
+            self.texts((*path, "readOnly"), "`access.readOnly`", value["readOnly"], "a list of tool names")
+        rules = value.get("write", [])
+        if not isinstance(rules, list):
+            self.fault((*path, "write"), "`access.write` has to be a list")
+            return
+        for index, rule in enumerate(rules):
+            place, name = (*path, "write", index), f"`access.write[{index}]`"
+            if isinstance(rule, str):
+                self.text(place, name, rule)
+                continue
+            when = rule.get("when") if isinstance(rule, dict) else None
+            argument = when.get("argument") if isinstance(when, dict) else None
+            if (
+                not isinstance(rule, dict)
+                or not isinstance(when, dict)
+                or rule.keys() != {"tool", "when"}
+                or when.keys() != {"argument"}
+            ):
+                self.fault(
+                    place,
+                    f"{name} has to be a tool name, or an object of `tool` and `when`",
+                    'Write {"tool": NAME, "when": {"argument": NAME}}.',
+                )
+                continue
+            self.text((*place, "tool"), f"{name[:-1]} tool`", rule["tool"])
+            self.text((*place, "when", "argument"), f"{name[:-1]} argument`", argument)
 
     def oauth(self, path: Part, value: object) -> None:
         if not isinstance(value, dict):
