@@ -57,6 +57,7 @@ def processes() -> Iterator[Processes]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_b118_five_programs_with_one_expired_rotating_token_renew_it_once(private_home: Path) -> None:
     authority = Authority(delay=0.3)
     with HttpServer(authority.script()) as http:

@@ -22,7 +22,7 @@ from pi_mcp.auth.tokens import (
     send_to_endpoint,
 )
 from pi_mcp.errors import ServerError, failure
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, quoted
 
 if TYPE_CHECKING:
     from pi_mcp.auth.discovery import AuthorizationServer
@@ -104,7 +104,7 @@ async def device_login(
             "authenticate",
             server,
             f"The code was not entered at {shown_url(str(address))} in time.",
-            f"Run `/mcp auth {server}` again for a new one.",
+            f"Run `/mcp auth {quoted(server)}` again for a new one.",
         ) from None
     finally:
         if opening is not None:

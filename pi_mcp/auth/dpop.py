@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from pi_mcp.auth.addresses import origin_of
 from pi_mcp.auth.challenges import of_scheme
 from pi_mcp.errors import failure
+from pi_mcp.text import quoted
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -132,7 +133,7 @@ def stored_proofs(credential: Credential) -> KeyProofs | None:
             "authenticate",
             credential.server,
             "The key that the stored login is bound to cannot be used.",
-            f"Run `/mcp auth {credential.server}`.",
+            f"Run `/mcp auth {quoted(credential.server)}`.",
         ) from None
 
 

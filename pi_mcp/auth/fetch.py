@@ -95,14 +95,18 @@ class Fetcher:
         environ: Mapping[str, str] | None = None,
         resolve: Resolve | None = None,
         time_limit: float = TIME_LIMIT,
+        reach: Reach | None = None,
     ) -> None:
-        """`server` is the name for messages; `url` the configured address, by which all others are judged."""
+        """`server` is the name for messages; `url` the configured address, by which all others are judged.
+
+        `reach` judges them as those that an address of this kind leads to, where there is no configured one.
+        """
         self.server = server
         self._url = url
         self._environ = os.environ if environ is None else environ
         self._resolve = resolve or system_resolve
         self._time_limit = time_limit
-        self._reach: Reach | None = None
+        self._reach = reach
 
     # What others ask for
 

@@ -7,7 +7,6 @@ says what there is without asking a keyring, so that a server that needs no logi
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -52,6 +51,8 @@ class StoredEntry:
 
 def id_of(server: str, url: str) -> str:
     """The name under which a login is kept: bound to the server's configured name and its URL (B148, B149)."""
+    import hashlib
+
     return hashlib.sha256(f"{server}\0{url}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 

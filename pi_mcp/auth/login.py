@@ -41,7 +41,7 @@ from pi_mcp.auth.tokens import ERRORS, TokenRefused, request_tokens
 from pi_mcp.auth.unattended import NOBODY, needs_nobody, unattended_login
 from pi_mcp.errors import PiMcpError, failure
 from pi_mcp.host import show_progress
-from pi_mcp.text import clean_line, redact
+from pi_mcp.text import clean_line, quoted, redact
 
 if TYPE_CHECKING:
     from pi_mcp.auth.fetch import Fetcher, Reply
@@ -120,7 +120,7 @@ def check_allowed(resolved: ResolvedServer, host: Host) -> None:
             "authenticate",
             name,
             "Signing in needs a person, and nobody can be asked here.",
-            f"Run `pi-mcp auth {name}` in a terminal (`--no-browser` where there is none), set "
+            f"Run `pi-mcp auth {quoted(name)}` in a terminal (`--no-browser` where there is none), set "
             '"grant": "client_credentials" in `oauth`, or put a token into `headers`.',
         )
 
@@ -447,7 +447,7 @@ class _Login:
                 self.server,
                 f"Nobody came back from the browser within {LOGIN_LIMIT:g} s.",
                 f"If the browser runs on another machine, forward the port {listener.redirect_uri} to this one, or "
-                f"use `pi-mcp auth --no-browser {self.server}` and paste the address that the browser ends at.",
+                f"use `pi-mcp auth --no-browser {quoted(self.server)}` and paste the address that the browser ends at.",
             ) from None
         finally:
             heard.cancel()

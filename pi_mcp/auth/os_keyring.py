@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pi_mcp.auth.places import Unavailable
@@ -24,6 +25,8 @@ LIMIT = 1280
 """UTF-16 code units of one entry: Windows takes blobs of 2560 bytes (CRED_MAX_CREDENTIAL_BLOB_SIZE)."""
 ATTEMPTS = 3
 """Readings, in case another process replaces the text between its head and its parts."""
+AGAIN = 0.05
+"""Seconds before what another process has just changed is looked for once more."""
 _MARK = "pi-mcp 1 "
 HINT = "Start or unlock it, or set PI_MCP_CREDENTIAL_KEY for an encrypted file (docs/signing-in.md)."
 
@@ -84,33 +87,42 @@ class KeyringPlace:
     # one entry
 
     def _get(self, service: str, user: str) -> str | None:
-        backend = self._backend()
-        try:
-            found = backend.get_password(service, user)
-        except Exception as error:
-            raise _explained(error) from None
+        found = self._asked(self._backend(), service, user)
         return found if isinstance(found, str) else None
+
+    def _asked(self, backend: Any, service: str, user: str) -> Any:
+        """What the backend has."""
+        return self._tried(lambda: backend.get_password(service, user))
+
+    def _tried(self, work: Callable[[], Any]) -> Any:
+        """An entry that another process takes away between its being found and its being read is looked for anew: it
+        may have been replaced."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return work()
+            except Exception as error:
+                if not _gone(error) or attempt == ATTEMPTS - 1:
+                    raise _explained(error) from None
+                time.sleep(AGAIN)
+        return None
 
     def _put(self, service: str, user: str, value: str) -> None:
         backend = self._backend()
-        try:
-            backend.set_password(service, user, value)
-            kept = backend.get_password(service, user)
-        except Exception as error:
-            raise _explained(error) from None
+        self._tried(lambda: backend.set_password(service, user, value))
+        kept = self._asked(backend, service, user)
         if kept != value:  # B152: a write that reports success says nothing
             raise Unavailable("The credential store did not keep what was written to it.", HINT)
 
     def _delete(self, service: str, user: str) -> None:
         backend = self._backend()
+        if self._asked(backend, service, user) is None:
+            return
         try:
-            if backend.get_password(service, user) is None:
-                return
             backend.delete_password(service, user)
-            left = backend.get_password(service, user)
         except Exception as error:
-            raise _explained(error) from None
-        if left is not None:
+            if not _gone(error):
+                raise _explained(error) from None
+        if self._asked(backend, service, user) is not None:
             raise Unavailable("The credential store did not remove an entry.", HINT)
 
     def _backend(self) -> Any:
@@ -140,6 +152,11 @@ def _head(revision: str, count: int, text: str, inline: str) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _gone(error: Exception) -> bool:
+    """Is it that the entry is there no more? So say the Secret Service's library and, of a deletion, `keyring`."""
+    return any(kind.__name__ in ("ItemNotFoundException", "PasswordDeleteError") for kind in type(error).__mro__)
 
 
 def _explained(error: Exception) -> Unavailable:

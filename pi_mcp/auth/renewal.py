@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pi_mcp.auth.index import id_of
 from pi_mcp.auth.records import Credential, Tokens
 from pi_mcp.errors import PiMcpError, failure
+from pi_mcp.text import quoted
 
 if TYPE_CHECKING:
     from pi_mcp.auth.store import CredentialStore
@@ -150,7 +151,7 @@ REFUSED = "The authorization server does not accept the stored login any more."
 
 
 def login_required(server: str, message: str) -> PiMcpError:
-    return failure("authentication_required", "authenticate", server, message, f"Run `/mcp auth {server}`.")
+    return failure("authentication_required", "authenticate", server, message, f"Run `/mcp auth {quoted(server)}`.")
 
 
 async def by_refresh_token(resolved: ResolvedServer, credential: Credential) -> Tokens:

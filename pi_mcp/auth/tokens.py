@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote
 from pi_mcp.auth.challenges import scopes_of
 from pi_mcp.auth.records import Client, Tokens
 from pi_mcp.errors import AuthenticationError, Diagnostic, PiMcpError, failure
+from pi_mcp.text import quoted
 
 if TYPE_CHECKING:
     from pi_mcp.auth.fetch import Fetcher, Reply
@@ -306,7 +307,7 @@ def refusal_of(reply: Reply, server: str, error: str | None) -> PiMcpError:
             "authenticate",
             server,
             f"The authorization server gave no token{why}.",
-            _HINTS.get(name, f"Run `/mcp auth {server}` again."),
+            _HINTS.get(name, f"Run `/mcp auth {quoted(server)}` again."),
         ),
         name,
         reply.status,
