@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pi_mcp import files
 from pi_mcp.config import Configuration, ServerDefinition, ServerEntry, load_config, policy
-from pi_mcp.config.usable import no_server, usable
+from pi_mcp.config.usable import entry_named, usable
 from pi_mcp.errors import Diagnostic, failure
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from pi_mcp.commands.server_status import ServerStatus
     from pi_mcp.config import ResolvedServer
     from pi_mcp.connect import Connections
+    from pi_mcp.connect.faults import UNKNOWN_OUTCOME
     from pi_mcp.connect.sender import Credentials
+    from pi_mcp.connect.upstream import Client as UpstreamClient
+    from pi_mcp.connect.upstream import Forwarding, RpcError, Upstream
     from pi_mcp.host import Host
     from pi_mcp.search import Hit, Index
     from pi_mcp.session import DEFAULT_MAX_TOOLS, Session
@@ -40,14 +43,18 @@ if TYPE_CHECKING:
 _HOMES = {
     "DEFAULT_MAX_TOOLS": "session",
     "SEARCH_TOOL": "tools.search_tool",
+    "UNKNOWN_OUTCOME": "connect.faults",
     "CallAnswer": "tools.answers",
     "CommandAnswer": "commands.answer",
+    "Forwarding": "connect.upstream",
     "FoundTool": "tools.answers",
+    "RpcError": "connect.upstream",
     "SearchAnswer": "tools.answers",
     "ServerStatus": "commands.server_status",
     "Session": "session",
     "Table": "commands.answer",
     "ToolDefinition": "tools.search_tool",
+    "Upstream": "connect.upstream",
     "details": "tools.answers",
     "search_arguments": "tools.search_tool",
 }
@@ -56,15 +63,19 @@ _HOMES = {
 __all__ = [
     "DEFAULT_MAX_TOOLS",
     "SEARCH_TOOL",
+    "UNKNOWN_OUTCOME",
     "CallAnswer",
     "CommandAnswer",
+    "Forwarding",
     "FoundTool",
     "Plugin",
+    "RpcError",
     "SearchAnswer",
     "ServerStatus",
     "Session",
     "Table",
     "ToolDefinition",
+    "Upstream",
     "details",
     "search_arguments",
 ]
@@ -178,14 +189,36 @@ class Plugin:
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
 
+    # Raw channels, for the gateway
+
+    def forward(self, client: UpstreamClient | None = None) -> None:
+        """Let the plugin's connections be raw channels, too; before the first of them is used.
+
+        `client` is the one client that they all serve, or None where several share them.
+        """
+        self.connections.forward(client)
+
+    def upstream(
+        self,
+        server: str,
+        client_key: str | None,
+        client: UpstreamClient | None = None,
+        *,
+        legacy_first: bool = False,
+    ) -> Upstream:
+        """The raw channel of one client to a usable server; with `client_key` None the one that all share.
+
+        Everything above it (result limits, schema repair, quarantine, consent) is passed by. Raises as
+        `definition` does. `legacy_first`: where the server has both eras, take that of the handshake.
+        """
+        self.definition(server)
+        return self.connections.upstream(server, client_key, client, legacy_first=legacy_first)
+
     # Configuration
 
     def entry(self, name: str) -> ServerEntry:
         """The configured entry of that name; raises NotFound with the names that are close to it."""
-        entry = self.configuration.entries.get(name)
-        if entry is None:
-            raise no_server(name, self.configuration.entries)
-        return entry
+        return entry_named(name, self.configuration.entries)
 
     def definition(self, name: str) -> ServerDefinition:
         """The definition of a usable server; raises NotFound, or the reason why it is not usable."""
@@ -277,6 +310,20 @@ class Plugin:
         """The catalogs that are known without contacting anything, from memory or disk."""
         known = ((name, self.catalogs.known(name)) for name in servers)
         return {name: catalog for name, catalog in known if catalog is not None}
+
+    def tools_called(self, native: str) -> list[tuple[str, str]]:
+        """Server and original name of the tools of that native name (`mcp__SERVER__TOOL`), as far as they are known."""
+        from pi_mcp.tools.names import PREFIX, native_name
+
+        if not native.startswith(PREFIX):
+            return []
+        catalogs = self.catalogued(self.configuration.servers)
+        return [
+            (server, tool.name)
+            for server, catalog in catalogs.items()
+            for tool in catalog.tools
+            if native_name(server, tool.name) == native
+        ]
 
     def rank(
         self,

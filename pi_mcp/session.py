@@ -21,7 +21,7 @@ from pi_mcp.errors import Diagnostic, Operation, PiMcpError, error_of, failure
 from pi_mcp.host import Host, show_progress, tell_tools_changed
 from pi_mcp.text import clean_line
 from pi_mcp.tools import calls, names, results, schema
-from pi_mcp.tools.answers import CallAnswer, FoundTool, Loading, SearchAnswer, details, search_text
+from pi_mcp.tools.answers import CallAnswer, FoundTool, Loading, SearchAnswer, call_answer, details, search_text
 from pi_mcp.tools.consent import Consent
 from pi_mcp.tools.elicitation import elicit_of
 from pi_mcp.tools.kept import KeptSession
@@ -69,6 +69,11 @@ class Session:
         self._servers = None if servers is None else frozenset(servers)
         self._tools = None if tools is None else tuple(tools)
         self._kept = KeptSession(plugin.state_dir, id) if keep else None
+        self.only: Callable[[str, str], bool] | None = None
+        """Set by a host that has rules of its own: a tool (server, original name) that it denies is not there at all,
+        where one that `host.allows` denies is found and named as excluded."""
+        self.when_full = "/mcp unload frees places"
+        """What to do where no more tools can be loaded; set by a host that has no commands."""
         self._loaded = LoadedSet()
         self._started = False
         self._closed = False
@@ -107,6 +112,10 @@ class Session:
         self._start()
         return tuple(tool for tool in self._loaded.tools if self.permits(tool.server, tool.tool))
 
+    def kept_tools(self, server: str, tool: str) -> tuple[NativeTool, ...]:
+        """The loaded tools of that server and original name, permitted now or not."""
+        return tuple(one for one in self._loaded.tools if (one.server, one.tool) == (server, tool))
+
     # Scope
 
     def entry(self, name: str) -> ServerEntry:
@@ -138,6 +147,11 @@ class Session:
     def max_tools(self) -> int:
         return DEFAULT_MAX_TOOLS if self.host.max_tools is None else self.host.max_tools
 
+    @property
+    def full(self) -> str:
+        """Why a tool is not loaded where `max_tools` are."""
+        return f"the session holds as many tools as it may, {self.max_tools}; {self.when_full}"
+
     def permits(self, server: str, tool: str) -> bool:
         """Configuration, trust, this session's scope and the host's own lists let this tool be used."""
         return self._within(server, tool) and self.host.allows(names.native_name(server, tool))
@@ -147,7 +161,7 @@ class Session:
         entry = self.plugin.configuration.entries.get(server)
         if entry is None or entry.state != "ready" or entry.definition is None or not self.in_scope(server):
             return False
-        if not self.plugin.admits(entry.definition, tool):
+        if not self.plugin.admits(entry.definition, tool) or (self.only is not None and not self.only(server, tool)):
             return False
         if self._tools is None:
             return True
@@ -346,40 +360,16 @@ class Session:
         if presented.files:
             # Where new files come is where old ones have to go: seven days (DESIGN §7).
             await asyncio.to_thread(results.sweep, directory)
-        content = list(presented.content)
-        text = presented.text
-        diagnostics: list[Diagnostic] = []
-        is_error = wire.get("isError") is True
+        warning = None
         output_schema = tool.definition.get("outputSchema")
-        if isinstance(output_schema, dict) and not is_error:
+        if isinstance(output_schema, dict) and wire.get("isError") is not True:
             from pi_mcp.tools import output
 
-            if small and output.is_ready():
+            if small and (output.plainly_fits(output_schema, wire) or output.is_ready()):
                 warning = output.check(output_schema, wire)
             else:
                 warning = await asyncio.to_thread(output.check, output_schema, wire)
-            if warning:
-                content.append({"type": "text", "text": f"Warning: {warning}"})
-                text = f"{text}\nWarning: {warning}" if text else f"Warning: {warning}"
-                diagnostics.append(Diagnostic("protocol_error", "call", tool.server, warning, "The result is whole."))
-        if is_error:
-            diagnostics.append(
-                Diagnostic(
-                    "tool_error",
-                    "call",
-                    tool.server,
-                    f"{clean_line(tool.tool)} reported an error.",
-                    "Its own text says why.",
-                )
-            )
-        return CallAnswer(
-            tuple(content),
-            wire.get("structuredContent"),
-            is_error,
-            details([], diagnostics, presented.files),
-            text,
-            wire,
-        )
+        return call_answer(tool.server, tool.tool, wire, presented, warning)
 
     # /mcp
 
@@ -495,12 +485,8 @@ class Session:
             if definition is None or name in self._always_seen:
                 continue
             self._always_seen.add(name)
-            patterns = definition.always_load
             for tool in catalog.tools:
-                chosen = patterns is True or (
-                    not isinstance(patterns, bool) and any(policy.matches(p, tool.name) for p in patterns)
-                )
-                if chosen and self.permits(name, tool.name):
+                if policy.always_loads(definition, tool.name) and self.permits(name, tool.name):
                     found.append(FoundTool(tool, names.native_name(name, tool.name)))
         return self._load(found).loaded
 
@@ -556,8 +542,7 @@ class Session:
                 hits.append(item)
                 continue
             if have is None and len(self._loaded) >= self.max_tools:
-                full = f"the session holds its most, {self.max_tools} tools; /mcp unload frees places"
-                hits.append(item.not_loaded(full))
+                hits.append(item.not_loaded(self.full))
                 continue
             try:
                 form = schema.model_schema(item.tool.wire.get("inputSchema"))
@@ -593,7 +578,7 @@ class Session:
             off = [name for name, entry in self.entries.items() if entry.state == "disabled"]
             also = f" Switched off: {clean_line(', '.join(off), 300)}." if off else ""
             return [f"No server could be searched.{also}"]
-        count = sum(len(catalog.tools) for catalog in catalogs.values())
+        count = sum(self._within(name, tool.name) for name, catalog in catalogs.items() for tool in catalog.tools)
         servers = "1 server" if len(catalogs) == 1 else f"{len(catalogs)} servers"
         return [
             f"No tool of {servers} ({count} tools) matches. Name the service and the object, one need per search, "
@@ -609,6 +594,9 @@ class Session:
     def _close_names(self, query: str, catalogs: Mapping[str, Catalog]) -> list[str]:
         for catalog in catalogs.values():
             self.plugin._put_in_index(catalog)
+        server = names.pointed_server(query, catalogs)
+        if server is not None:  # every tool of that server has its name
+            query = names.without_server(query, server) or query
         close = self.plugin.index.close_names(query, 5, allowed=self.permits, servers=set(catalogs))
         return [f"{server}.{tool}" for server, tool in close]
 

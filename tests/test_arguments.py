@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pi_mcp.errors import ConfigurationError
-from pi_mcp.tools.arguments import kinds, parse_arguments, typed
+from pi_mcp.tools.arguments import kinds, misspelt, parse_arguments, typed
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -23,6 +23,12 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
+DEFINITIONS: dict[str, Any] = {
+    "Size": {"type": "string", "enum": ["1", "2"]},
+    "a/b": {"type": "string"},
+    "Round": {"$ref": "#/$defs/Round"},
+    "Wide": {"anyOf": [{"$ref": "#/$defs/Wide"}] * 100},
+}
 KINDS = ["string", "boolean", "integer", "number", "array", "object", "null"]
 
 
@@ -107,12 +113,42 @@ def test_a_word_that_is_no_assignment_never_becomes_an_argument(key: str, value:
         ("1e999", {}, "1e999"),
         ("1e999", {"type": ["string", "integer"]}, "1e999"),
         ("[" * 100_000, {}, "[" * 100_000),
+        ('"quoted"', {"type": ["string", "null"]}, '"quoted"'),
+        ("1.0", {"type": ["string", "integer"]}, 1),
+        ("1", {"type": ["boolean", "integer"]}, 1),
+        ("yes", {"type": ["boolean", "integer"]}, True),
+        ("null", {"type": ["array", "null"]}, None),
+        ("1,2", {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}, [1, 2]),
+        ("1", {"anyOf": [{"enum": [1, 2]}, {"type": "null"}]}, 1),
+        ("1", {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}, "1"),
+        ("null", {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}, None),
+        ("1", {"allOf": [{"title": "Size"}, {"$ref": "#/$defs/Size"}]}, "1"),
+        ("1,2", {"type": "array", "items": {"$ref": "#/$defs/Size"}}, ["1", "2"]),
+        ("5", {"$ref": "#/$defs/a~1b"}, "5"),
+        ("5", {"$ref": "#/$defs/Nobody"}, 5),
+        ("5", {"$ref": "https://elsewhere.example/schema"}, 5),
+        ("5", {"$ref": "#/$defs/Round"}, 5),
+        ("5", {"$ref": "#/$defs/Wide"}, 5),
     ],
 )
 def test_values_are_typed_by_the_schema(text: str, schema: dict[str, Any], value: Any) -> None:
-    found = typed(text, schema, "key")
+    found = parse_arguments([f"key={text}"], {**of(key=schema), "$defs": DEFINITIONS})["key"]
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/Arguments"},
+        {"type": "object", "allOf": [of(other={}), {"$ref": "#/$defs/Arguments"}]},
+        {"type": "object", "oneOf": [of(other={}), of(key={"type": "string"})]},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+    ],
+)
+def test_an_argument_is_typed_wherever_the_schema_lists_it(schema: dict[str, Any]) -> None:
+    definitions = {"Arguments": of(key={"type": "string"})}
+    assert parse_arguments(["key=1"], {**schema, "$defs": definitions}) == {"key": "1"}
 
 
 @pytest.mark.parametrize(
@@ -129,11 +165,30 @@ def test_a_value_of_another_type_is_refused_without_being_shown(text: str, kind:
     assert caught.value.diagnostic.message == f"The value of 'size' must be of type {kind}."
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("one", "object"), ('{"a": 1}, {"b": 2}', "object"), ("1,x", "integer"), ("yes,maybe", "boolean")],
+)
+def test_an_item_of_another_type_is_told_as_an_item(text: str, kind: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        typed(text, {"type": "array", "items": {"type": kind}}, "sizes")
+    assert caught.value.diagnostic.message == f"Each item of 'sizes' must be of type {kind}."
+
+
+def test_one_object_is_a_list_of_one_whatever_commas_it_has() -> None:
+    schema = {"type": "array", "items": {"type": "object"}}
+    assert typed('{"a": [1, 2], "b": "x,y"}', schema, "rows") == [{"a": [1, 2], "b": "x,y"}]
+    assert typed('[{"a": 1}, {"b": 2}]', schema, "rows") == [{"a": 1}, {"b": 2}]
+    assert typed("a,b", {"type": "array", "items": {"type": "string"}}, "rows") == ["a", "b"]
+
+
 def test_values_and_whole_objects_come_from_files(tmp_path: Path) -> None:
     path = tmp_path / "text.md"
     path.write_text("# Title\n")
     assert parse_arguments([f"body=@{path}"], of(body={"type": "string"})) == {"body": "# Title\n"}
     path.write_text('{"a": [1]}')
+    assert parse_arguments([f"@{path}"], {}) == {"a": [1]}
+    path.write_text('\ufeff{"a": [1]}', "utf-8")
     assert parse_arguments([f"@{path}"], {}) == {"a": [1]}
 
 
@@ -142,6 +197,12 @@ def test_values_and_whole_objects_come_from_files(tmp_path: Path) -> None:
     [
         (["word"], "neither JSON nor key=value"),
         (["=x"], "neither JSON nor key=value"),
+        (["a=2", '{"b": 3}'], "stand alone"),
+        (['{"b": 3}', "a=2"], "stand alone"),
+        (['{"b": "x=y"}', '{"c": 1}'], "stand alone"),
+        (["a=2", "-"], "stand alone"),
+        (["@file.json", "a=2"], "stand alone"),
+        (['{"a":', '"b}'], "cannot be read as JSON"),
         (["a=1", "a=2"], "given twice"),
         (['{"a": }'], "cannot be read as JSON (line 1, column 7)"),
         (["[1]"], "neither JSON nor key=value"),
@@ -170,3 +231,32 @@ def test_no_words_are_no_arguments() -> None:
     assert parse_arguments([], {}) == {}
     assert kinds({}) == ()
     assert not math.isnan(typed("1", {"type": "number"}, "n"))
+
+
+def test_json_that_a_shell_has_cut_into_words_is_put_together() -> None:
+    assert parse_arguments(['{"a":', "{}", "}"], {}) == {"a": {}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "said"),
+    [
+        ({"properties": {"city": {}}}, "citty", "no 'citty'; it is sent all the same. Close: city."),
+        ({"properties": {"city": {}}, "additionalProperties": False}, "City", "Close: city."),
+        ({"properties": {"ci\x1b[1mty": {}}}, "ci\x1b[1mtty", "no 'citty'; it is sent all the same. Close: city."),
+        ({"properties": {"city": {}}}, "city", None),
+        ({"properties": {"city": {}}}, "temperature", None),
+        ({"properties": {"city": {}}, "additionalProperties": True}, "citty", None),
+        ({"properties": {"city": {}}, "additionalProperties": {"type": "string"}}, "citty", None),
+        ({"properties": {"city": {}}, "patternProperties": {"^c": {}}}, "citty", None),
+        ({"properties": {"city": {}}, "anyOf": [{"properties": {"citty": {"type": "string"}}}]}, "citty", None),
+        ({"properties": {}}, "citty", None),
+        ({"properties": 3}, "citty", None),
+        ({}, "citty", None),
+    ],
+)
+def test_an_argument_close_to_one_of_the_schemas_is_pointed_out(
+    schema: dict[str, Any], key: str, said: str | None
+) -> None:
+    note = misspelt({key: "x"}, schema)
+    assert note is None if said is None else said in str(note)
+    assert "\x1b" not in str(note)

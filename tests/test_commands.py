@@ -11,11 +11,31 @@ import pytest
 from pi_mcp import files
 from pi_mcp.commands import COMMANDS
 from pi_mcp.config import configuration_of
+from pi_mcp.errors import Diagnostic
 from pi_mcp.plugin import Plugin
 from tests.hostile.http_server import HttpServer
 from tests.hostile.script import entry, methods_of, pids_of, record_of, tool
 from tests.plugin_support import plugin_of, spoken
 from tests.support import run
+
+
+@pytest.mark.parametrize(
+    ("hint", "left"),
+    [
+        ("`/mcp get 'a b'` shows what it wrote to stderr.", None),
+        (
+            "`/mcp get a` shows what it wrote to stderr; raise the limit if it needs longer.",
+            "Raise the limit if it needs longer.",
+        ),
+        ("`/mcp get a` shows more.", None),
+        ("Run `/mcp auth a`.", "Run `/mcp auth a`."),
+        (None, None),
+    ],
+)
+def test_a_hint_in_get_does_not_send_anybody_to_get(hint: str | None, left: str | None) -> None:
+    from pi_mcp.commands.get import _without_pointer_here
+
+    assert _without_pointer_here(Diagnostic("connection_failed", "connect", "a", "It ended.", hint)).hint == left
 
 
 def test_the_status_shows_every_kind_of_entry(tmp_path: Path) -> None:
@@ -34,6 +54,7 @@ def test_the_status_shows_every_kind_of_entry(tmp_path: Path) -> None:
             }
             async with plugin_of(servers, tmp_path) as plugin:
                 session = plugin.session("one")
+                assert "0 tools loaded of at most 96.\n" in (await session.command("/mcp")).text + "\n"
                 for name in ("on", "gone", "login", "silent"):
                     await session.search("echo", server=name)
                 rows = {status.name: status for status in session.statuses()}
@@ -97,7 +118,7 @@ def test_get_shows_what_the_server_said_and_no_secret(tmp_path: Path) -> None:
             assert "starting with *** now" in text
             assert "\x1b" not in text
             assert "env REF=${HOME}" in text
-            assert "1 lines on its output were no messages" in text
+            assert "1 line on its output was no message" in text
             for name in servers:
                 text = (await session.command(f"/mcp get {name}")).text
                 assert "topsecret" not in text

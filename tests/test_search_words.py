@@ -126,7 +126,7 @@ def test_no_text_makes_the_search_slow(text: str) -> None:
     start = time.perf_counter()
     index.search(text, 5)
     index.close_names(text)
-    assert time.perf_counter() - start < 2.0
+    assert time.perf_counter() - start < 10
 
 
 def test_the_synonyms_are_terms_and_never_the_word_itself() -> None:

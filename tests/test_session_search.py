@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +193,7 @@ def test_a_full_session_lists_and_says_how_to_free_places(tmp_path: Path) -> Non
             await session.search("a.echo", limit=1)
             answer = await session.search("a.other", limit=1)
             assert answer.loaded == ()
-            assert "the session holds its most, 1 tools; /mcp unload frees places" in answer.text
+            assert "the session holds as many tools as it may, 1; /mcp unload frees places" in answer.text
             assert (await session.command("/mcp unload echo")).diagnostic is None
             assert [found.tool for found in (await session.search("a.other", limit=1)).loaded] == ["other"]
 
@@ -437,10 +436,9 @@ def test_a_cancelled_search_leaves_the_discovery_to_others(tmp_path: Path) -> No
             patient = asyncio.create_task(plugin.session("two").search("echo"))
             await asyncio.sleep(0.3)
             impatient.cancel()
-            began = time.monotonic()
             with pytest.raises(asyncio.CancelledError):
                 await impatient
-            assert time.monotonic() - began < 0.2
+            assert not patient.done(), "the one that was cancelled did not wait for the server"
             assert len((await patient).loaded) == 1
             assert session.loaded == ()
             assert methods_of(server).count("tools/list") == 1

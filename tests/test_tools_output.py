@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pi_mcp.tools import output
 from pi_mcp.tools.output import check
 
 SECRET = "PLANTED-77aa"
@@ -104,6 +105,27 @@ def test_a_schema_that_is_none_is_at_most_a_warning(schema: Any) -> None:
     assert warning is None or "\n" not in warning
 
 
+def test_a_schema_nested_beyond_reason_is_a_warning_wherever_the_stack_would_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(output, "TIME_LIMIT", 60.0)
+
+    def lower(frames: int, schema: Any, value: Any) -> str | None:
+        return lower(frames - 1, schema, value) if frames else check(schema, {"structuredContent": {"a": value}})
+
+    schema: Any = {"type": "string"}
+    value: Any = "a"
+    found: set[str | None] = set()
+    for levels in range(420):
+        whole = {"type": "object", "properties": {"a": schema}}
+        if levels < 100:
+            assert lower(0, whole, value) is None
+        elif levels % 8 == 0:
+            found |= {lower(frames, whole, value) for frames in range(8)}
+        schema, value = {"type": "array", "items": schema}, [value]
+    assert found == {None, "The tool's output schema could not be used, so the structured content was not checked."}
+
+
 def test_patterns_that_explode_are_not_run() -> None:
     evil = "^(a+)+$"
     value = {"a" * 40 + "!": 1, "v": "a" * 40 + "!"}
@@ -115,7 +137,7 @@ def test_patterns_that_explode_are_not_run() -> None:
         {"propertyNames": {"pattern": evil}},
     ):
         check(schema, result(value))
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
 
 
 def test_a_check_ends_within_its_time() -> None:

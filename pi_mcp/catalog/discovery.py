@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 from pi_mcp.catalog.records import DAY, NO_CATALOGS, Catalog, Tool
 from pi_mcp.catalog.store import CatalogStore
 from pi_mcp.errors import Diagnostic, Operation, PiMcpError, error_of, failure
-from pi_mcp.text import clean_line, clean_metadata
+from pi_mcp.text import clean_line, clean_metadata, quoted
 
 if TYPE_CHECKING:
     from pi_mcp.config import Configuration, ResolvedServer, ServerDefinition
@@ -297,9 +297,15 @@ class Catalogs:
         if entry.diagnostic is not None:
             raise error_of(entry.diagnostic)
         if entry.state == "disabled":
-            raise failure("refused", operation, name, "This server is disabled.", f"`/mcp enable {name}` allows it.")
+            raise failure(
+                "refused", operation, name, "This server is disabled.", f"`/mcp enable {quoted(name)}` allows it."
+            )
         raise failure(
-            "refused", operation, name, "This server cannot be used as it is configured.", "`/mcp get` says why."
+            "refused",
+            operation,
+            name,
+            "This server cannot be used as it is configured.",
+            f"`/mcp get {quoted(name)}` says why.",
         )
 
     def _resolve(self, server: _Server) -> ResolvedServer:
@@ -386,7 +392,7 @@ class Catalogs:
                 "list",
                 name,
                 "Listing its tools failed for an unknown reason.",
-                f"`/mcp get {name}` shows the server's own output.",
+                f"`/mcp get {quoted(name)}` shows the server's own output.",
             )
             log.debug("discovery of %s failed with %s", name, type(error).__name__)
             raise error_of(server.failure) from None

@@ -5,13 +5,13 @@ Comes in: JSON of a `tools/list`. Goes out: frozen records with a stable hash. I
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+
+from pi_mcp.jsontext import compact_json
 
 DAY = 86400.0
 
@@ -63,11 +63,10 @@ class Tool:
     @cached_property
     def hash(self) -> str:
         """SHA-256 (hex) over name, description, schema and annotations: what a call compares (DESIGN §7)."""
+        import hashlib  # here: who only reads a kept definition needs none of it, and it loads OpenSSL
+
         parts = [self.wire.get(key) for key in ("name", "title", "description", "inputSchema", "annotations")]
-        try:
-            text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        except RecursionError:
-            text = _dumps_deep(parts)
+        text = compact_json(parts, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -104,35 +103,6 @@ class Catalog:
 
     def age(self, now: float) -> float:
         return max(0.0, now - self.fetched_at)
-
-
-class _Written(str):
-    """A piece of JSON text, among values that are still to be written."""
-
-    __slots__ = ()
-
-
-def _dumps_deep(value: Any) -> str:
-    """The very text that `hash` has from `json.dumps`, for nesting of any depth: a server may list anything."""
-    text: list[str] = []
-    left: list[Any] = [value]
-    while left:
-        part = left.pop()
-        if isinstance(part, _Written):
-            text.append(part)
-        elif isinstance(part, dict):
-            pieces: list[Any] = []
-            for key in sorted(part):
-                pieces += [_Written(f"{',' if pieces else ''}{json.dumps(key)}:"), part[key]]
-            left += reversed([_Written("{"), *pieces, _Written("}")])
-        elif isinstance(part, list):
-            pieces = []
-            for item in part:
-                pieces += [_Written("," if pieces else ""), item]
-            left += reversed([_Written("["), *pieces, _Written("]")])
-        else:
-            text.append(json.dumps(part))
-    return "".join(text)
 
 
 NO_CATALOGS: Mapping[str, Catalog] = MappingProxyType({})

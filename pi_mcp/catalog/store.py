@@ -9,11 +9,10 @@ it was given (a token printed into a description), a keyed digest stands in the 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import math
+import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -182,7 +181,7 @@ def _make_key(directory: Path) -> bytes:
     with files.locked(directory / _LOCK_NAME, timeout=2.0):
         key = _read_key(directory)
         if key is None:
-            key = secrets.token_bytes(KEY_BYTES)
+            key = os.urandom(KEY_BYTES)
             files.write_private(directory / _KEY_NAME, key)
         return key
 
@@ -193,6 +192,8 @@ class _Mask:
     _MARK = re.compile("\x01pi-mcp:([0-9a-f]{32})\x02")
 
     def __init__(self, key: bytes, values: Collection[str]) -> None:
+        import hmac
+
         self._marks = {
             value: hmac.new(key, b"mask\0" + value.encode(errors="surrogatepass"), "sha256").hexdigest()[:32]
             for value in values

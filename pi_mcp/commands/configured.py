@@ -6,6 +6,7 @@ Comes in: a configuration. Goes out: text. It reads nothing.
 from __future__ import annotations
 
 from pi_mcp.config import EXAMPLE, Configuration
+from pi_mcp.errors import Diagnostic
 
 _STATUS = {
     "read": "read",
@@ -28,8 +29,17 @@ def files_looked_for(configuration: Configuration) -> list[str]:
     return lines
 
 
+def broken(configuration: Configuration) -> Diagnostic | None:
+    """Why there is not a single entry, where a file that cannot be read is the reason."""
+    if configuration.entries:
+        return None
+    return next((report.diagnostic for report in configuration.files if report.status == "invalid"), None)
+
+
 def nothing_configured(configuration: Configuration) -> str:
-    """The whole message, ending in an example that works when pasted."""
+    """The whole message, ending in an example that works when pasted; of a broken file what there is to mend."""
+    if broken(configuration):
+        return "\n".join(["No MCP server can be used until a file is mended:", *files_looked_for(configuration)])
     return "\n".join(
         [
             "No MCP server is configured. Files looked for:",

@@ -13,7 +13,7 @@ from pi_mcp.commands.answer import CommandAnswer
 from pi_mcp.commands.conversation import Command, Conversation
 from pi_mcp.config import TrustStore, edit
 from pi_mcp.errors import failure
-from pi_mcp.text import clean_line
+from pi_mcp.text import clean_line, quoted
 
 
 async def enable(conversation: Conversation, words: Sequence[str]) -> CommandAnswer:
@@ -51,7 +51,7 @@ async def _switch(conversation: Conversation, words: Sequence[str], *, disabled:
             "configure",
             entry.name,
             f"It was {verb}d in {clean_line(str(path), 500)}, but what is in force says otherwise.",
-            "See /mcp get.",
+            f"`/mcp get {quoted(entry.name)}` says why.",
         )
     return CommandAnswer(f"{entry.name} is {verb}d.")
 

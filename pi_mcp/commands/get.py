@@ -5,18 +5,21 @@ Comes in: a server's name. Goes out: text without secret values. It contacts not
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pi_mcp.commands.answer import CommandAnswer
 from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.commands.status import age, moment
 from pi_mcp.config import ServerDefinition, masking, resolve
-from pi_mcp.errors import PiMcpError, failure
-from pi_mcp.text import clean_line, redact
+from pi_mcp.errors import Diagnostic, PiMcpError, failure
+from pi_mcp.text import clean_line, quoted, redact
 
 _LOG_LINES = 20
+_HERE = re.compile(r"^`/mcp get [^`]*` shows (?:what it wrote to stderr|the server's own output|more)(?:\.$|; )")
 
 
 async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer:
@@ -33,7 +36,7 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         lines.append(f"  {entry.diagnostic.line()}")
     lines.extend(f"  Note: {note}" for note in status.notes)
     if status.error is not None:
-        lines.append(f"  {status.error.line()}")
+        lines.append(f"  {_without_pointer_here(status.error).line()}")
     if entry.state == "ready":
         lines.extend(f"  {line}" for line in _login(conversation, entry.definition))
         lines.extend(f"  {line}" for line in _live(conversation, entry.name))
@@ -44,11 +47,20 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         log = plugin.connections.get(entry.name).log
         tail = log.lines()[-_LOG_LINES:]
         if log.noise:
-            lines.append(f"  {log.noise} lines on its output were no messages and were skipped")
+            what = "line on its output was no message and was"
+            if log.noise > 1:
+                what = "lines on its output were no messages and were"
+            lines.append(f"  {log.noise} {what} skipped")
         if tail:
             lines.append("  Last log lines:")
             lines.extend(f"    {clean_line(line, 400)}" for line in tail)
     return CommandAnswer("\n".join(lines))
+
+
+def _without_pointer_here(diagnostic: Diagnostic) -> Diagnostic:
+    """Less the hint's words that this command shows more: it does so just below."""
+    rest = _HERE.sub("", diagnostic.hint or "")
+    return replace(diagnostic, hint=rest[:1].upper() + rest[1:] or None)
 
 
 def _login(conversation: Conversation, definition: ServerDefinition | None) -> list[str]:
@@ -71,7 +83,7 @@ def _login(conversation: Conversation, definition: ServerDefinition | None) -> l
     if found.scopes:
         lines.append(f"scopes {clean_line(' '.join(found.scopes), 400)}")
     if found.refused:
-        lines.append(f"the login is not accepted any more: /mcp auth {definition.name}")
+        lines.append(f"the login is not accepted any more: `/mcp auth {quoted(definition.name)}` makes a new one")
     elif found.expires_at is None:
         lines.append("its end is not known")
     else:
@@ -118,6 +130,11 @@ def described(definition: ServerDefinition) -> list[str]:
         lines.append(f"includeTools {clean_line(', '.join(definition.include_tools) or '(none)', 400)}")
     if definition.exclude_tools:
         lines.append(f"excludeTools {clean_line(', '.join(definition.exclude_tools), 400)}")
+    if definition.access.read_only:
+        lines.append(f"access.readOnly {clean_line(', '.join(definition.access.read_only), 400)}")
+    if definition.access.write:
+        rules = (rule.tool + (f" with {rule.argument}" if rule.argument else "") for rule in definition.access.write)
+        lines.append(f"access.write {clean_line(', '.join(rules), 400)}")
     if definition.always_load:
         always = definition.always_load
         lines.append("alwaysLoad " + ("all" if always is True else clean_line(", ".join(always), 400)))  # type: ignore[arg-type]

@@ -16,10 +16,8 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     from pi_mcp.commands import COMMANDS
 
     rows = tuple((f"/mcp {command.usage}", command.summary) for command in COMMANDS.values())
-    width = max(len(usage) for usage, _ in rows)
-    return CommandAnswer(
-        "\n".join(f"{usage:{width}}  {summary}" for usage, summary in rows), Table(("Command", ""), rows)
-    )
+    # Two lines each: columns would be wider than most windows of the hosts that show the text.
+    return CommandAnswer("\n".join(f"{usage}\n  {summary}" for usage, summary in rows), Table(("Command", ""), rows))
 
 
 COMMAND = Command("help", "help", "This list", run)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from pi_mcp.catalog.records import Catalog
 from pi_mcp.commands.answer import CommandAnswer
+from pi_mcp.commands.configured import nothing_configured
 from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.errors import Diagnostic, PiMcpError, failure
 from pi_mcp.host import show_progress
@@ -37,7 +38,9 @@ async def each(
         conversation.definition(words[0])
     targets = list(words) or list(conversation.servers)
     if not targets:
-        return CommandAnswer("No server can be contacted. See /mcp.")
+        if not conversation.entries:
+            return CommandAnswer(nothing_configured(conversation.plugin.configuration))
+        return CommandAnswer("No server can be contacted: each is switched off or cannot be used. `/mcp` shows why.")
     gate = asyncio.Semaphore(AT_ONCE)
     done = 0
 

@@ -67,7 +67,7 @@ def status_of(
 ) -> ServerStatus:
     """The row of `entry`. `permits(server, tool)` narrows `filtered` to what one session may use."""
     definition, name = entry.definition, entry.name
-    notes = [warning.message for warning in entry.warnings]
+    notes = [" ".join(filter(None, (warning.message, warning.hint))) for warning in entry.warnings]
     if entry.state != "ready" or definition is None:
         return ServerStatus(
             name,

@@ -24,8 +24,12 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
         return CommandAnswer(nothing_configured(configuration))
     rows, styles, lines = [], [], []
     under: list[str] = []
+    # What is said of a file is not said of each of its servers again.
+    of_files = {report.diagnostic.message for report in configuration.files if report.diagnostic is not None}
     for status in conversation.statuses():
         problem = status.error.line().removeprefix(f"{status.name}: ") if status.error else ""
+        if status.error is not None and status.error.message in of_files:
+            problem = ""
         rows.append(
             (
                 status.name,
@@ -56,7 +60,8 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     loaded = conversation.loaded
     tokens = sum(approx_tokens(tool) for tool in loaded)
     count = "1 tool" if len(loaded) == 1 else f"{len(loaded)} tools"
-    rest = [f"{count} loaded of at most {conversation.max_tools}, about {tokens:,} tokens of definitions."]
+    about = f", about {tokens:,} tokens of definitions" if loaded else ""
+    rest = [f"{count} loaded of at most {conversation.max_tools}{about}."]
     told: set[str] = set()
     if any(report.status in ("invalid", "untrusted") for report in configuration.files):
         rest.append("Files:")

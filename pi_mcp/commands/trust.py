@@ -14,6 +14,7 @@ from pi_mcp.commands.answer import CommandAnswer
 from pi_mcp.commands.conversation import Command, Conversation, server_names
 from pi_mcp.config import TrustLevel, TrustStore, definition_digest
 from pi_mcp.errors import failure
+from pi_mcp.text import quoted
 
 LEVELS: tuple[TrustLevel, ...] = get_args(TrustLevel)
 
@@ -42,7 +43,11 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
     entry = conversation.entry(words[0])
     if entry.definition is None or entry.state == "untrusted_project":
         raise failure(
-            "refused", "trust", entry.name, "Its file is not trusted, or its definition is invalid.", "See /mcp get."
+            "refused",
+            "trust",
+            entry.name,
+            "Its file is not trusted, or its definition is invalid.",
+            f"`/mcp get {quoted(entry.name)}` says why.",
         )
     if entry.source.path is None:
         raise failure("refused", "trust", entry.name, "This server was given by the program.", "Set its trust there.")
@@ -57,7 +62,7 @@ async def run(conversation: Conversation, words: Sequence[str]) -> CommandAnswer
             "trust",
             entry.name,
             "Its level did not change: it was given by the program, or its entry has just changed.",
-            "See /mcp get.",
+            f"`/mcp get {quoted(entry.name)}` says why.",
         )
     return CommandAnswer(f"{entry.name} is {level} now, until its definition changes.")
 

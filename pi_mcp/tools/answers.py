@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pi_mcp.catalog.records import Tool
 from pi_mcp.errors import Diagnostic
 from pi_mcp.text import clean_line
-from pi_mcp.tools.loaded import NativeTool
+
+if TYPE_CHECKING:
+    from pi_mcp.catalog.records import Tool
+    from pi_mcp.tools.loaded import NativeTool
+    from pi_mcp.tools.results import Presented
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,31 @@ class CallAnswer:
     details: Mapping[str, Any]
     text: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def call_answer(
+    server: str, tool: str, wire: Mapping[str, Any], presented: Presented, warning: str | None
+) -> CallAnswer:
+    """The answer to a call: what was presented of `wire`, and a line where its output schema does not fit."""
+    content = list(presented.content)
+    text = presented.text
+    diagnostics: list[Diagnostic] = []
+    is_error = wire.get("isError") is True
+    if warning:
+        content.append({"type": "text", "text": f"Warning: {warning}"})
+        text = f"{text}\nWarning: {warning}" if text else f"Warning: {warning}"
+        diagnostics.append(Diagnostic("protocol_error", "call", server, warning, "The result is whole."))
+    if is_error:
+        message = f"{clean_line(tool)} reported an error."
+        diagnostics.append(Diagnostic("tool_error", "call", server, message, "Its own text says why."))
+    return CallAnswer(
+        tuple(content),
+        wire.get("structuredContent"),
+        is_error,
+        details([], diagnostics, presented.files),
+        text,
+        wire,
+    )
 
 
 @dataclass(frozen=True, slots=True)

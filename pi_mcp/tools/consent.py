@@ -33,20 +33,13 @@ class Consent:
     ) -> None:
         """Return when the call may go out. Raises Refused otherwise; may take as long as the person does."""
         how_often = policy.confirmation(definition)
-        if how_often == "never":
+        hint = tool.annotations.get("readOnlyHint") is True
+        if not policy.needs_confirmation(definition, tool.tool, hint, arguments):
+            return
+        if not host.interactive:
+            policy.unattended(definition, tool.tool)
             return
         shown = clean_line(tool.tool)
-        if not host.interactive:
-            if policy.headless_allows(definition, tool.tool):
-                return
-            raise failure(
-                "refused",
-                "call",
-                tool.server,
-                f"A call of {shown} wants a person's confirmation ({definition.trust} server), and nobody can be "
-                "asked.",
-                "Name the tool in includeTools, or raise the server's trust.",
-            )
         key = (definition_digest(definition), tool.tool, tool.hash)
         # One question at a time: two calls of one step must not ask twice, nor over each other.
         async with self._turn:

@@ -17,14 +17,28 @@ from pi_mcp.text import clean_line
 TIME_LIMIT = 0.25
 """Seconds that one check may take; it runs on the event loop."""
 
+_MOST_LEVELS = 128
+"""Keywords within one another: at the end of the stack the library's own parts panic, which is no `Exception`."""
 _LARGE_ARRAY = 1000
 """Items up to which `uniqueItems` is checked: comparing each with each is quadratic."""
 
-_deadline: ContextVar[float] = ContextVar("deadline")
+_bounds: ContextVar[_Bounds] = ContextVar("bounds")
 
 
 class _OutOfTime(Exception):
     pass
+
+
+class _TooDeep(Exception):
+    pass
+
+
+class _Bounds:
+    """What one check may take."""
+
+    def __init__(self) -> None:
+        self.end = time.monotonic() + TIME_LIMIT
+        self.level = 0
 
 
 def is_ready() -> bool:
@@ -45,18 +59,72 @@ def check(output_schema: Any, result: Any) -> str | None:
     structured = result.get("structuredContent")
     if structured is None:
         return "The tool has an output schema, and the result has no structured content."
-    token = _deadline.set(time.monotonic() + TIME_LIMIT)
+    if plainly_fits(output_schema, result):
+        return None
+    token = _bounds.set(_Bounds())
     try:
         return _mismatch(output_schema, structured)
     except _OutOfTime:
         return "The structured content was too large to be checked against the tool's output schema."
     except Exception as error:
-        # A schema that is none, a reference to another document, recursion without end: all the server's.
+        # A schema that is none, a reference to another document, recursion beyond reason: all the server's.
         if type(error).__name__ in ("_WrappedReferencingError", "Unresolvable", "RefResolutionError"):
             return "The tool's output schema refers to something that is not in it, so it was not checked."
         return "The tool's output schema could not be used, so the structured content was not checked."
     finally:
-        _deadline.reset(token)
+        _bounds.reset(token)
+
+
+def plainly_fits(output_schema: Any, result: Mapping[str, Any]) -> bool:
+    """True where a few common keywords are all that the schema has, and the structured content fits them.
+
+    Most do, and need no validator, whose import takes a tenth of a second. False decides nothing.
+    """
+    structured = result.get("structuredContent")
+    return structured is not None and _fits(output_schema, structured, 8)
+
+
+_PLAIN = frozenset(
+    {"$schema", "title", "description", "default", "examples", "type", "properties", "required", "items", "enum"}
+    | {"additionalProperties"}
+)
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "null": (type(None),),
+}
+
+
+def _fits(schema: Any, value: Any, depth: int) -> bool:
+    if schema is True:
+        return True
+    if not isinstance(schema, dict) or depth == 0 or not _PLAIN.issuperset(schema):
+        return False
+    kind, about = schema.get("type"), schema.get("properties", {})
+    if kind is not None:
+        if not isinstance(kind, str) or not isinstance(value, _TYPES.get(kind, ())):
+            return False
+        if isinstance(value, bool) and kind != "boolean":
+            return False
+    if "enum" in schema and not (
+        isinstance(value, str) and isinstance(schema["enum"], list) and value in schema["enum"]
+    ):
+        return False
+    if isinstance(value, dict):
+        required = schema.get("required", [])
+        more = schema.get("additionalProperties", True)
+        if not isinstance(about, dict) or not isinstance(required, list):
+            return False
+        if not all(isinstance(name, str) and name in value for name in required):
+            return False
+        return all(_fits(about.get(name, more), inner, depth - 1) for name, inner in value.items())
+    if isinstance(value, list) and len(value) <= _LARGE_ARRAY:
+        return all(_fits(schema.get("items", True), inner, depth - 1) for inner in value)
+    return not isinstance(value, list)
 
 
 def _mismatch(schema: Mapping[str, Any], structured: Any) -> str | None:
@@ -77,10 +145,10 @@ def _mismatch(schema: Mapping[str, Any], structured: Any) -> str | None:
 
 @cache
 def _bounded(dialect: Any) -> Any:
-    """The dialect's validator, with a clock in every keyword and without those that run a server's patterns."""
+    """The dialect's validator, with its bounds in every keyword and without those that run a server's patterns."""
     from jsonschema.validators import extend
 
-    keywords: dict[str, Any] = {name: _clocked(function) for name, function in dict(dialect.VALIDATORS).items()}
+    keywords: dict[str, Any] = {name: _within_bounds(function) for name, function in dict(dialect.VALIDATORS).items()}
     for name in ("pattern", "patternProperties", "unevaluatedProperties", "format"):
         if name in keywords:
             keywords[name] = _skipped
@@ -95,11 +163,18 @@ def _bounded(dialect: Any) -> Any:
     return extend(dialect, keywords)
 
 
-def _clocked(function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+def _within_bounds(function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if time.monotonic() > _deadline.get():
+        bounds = _bounds.get()
+        if time.monotonic() > bounds.end:
             raise _OutOfTime
-        yield from function(validator, value, instance, schema) or ()
+        if bounds.level == _MOST_LEVELS:
+            raise _TooDeep
+        bounds.level += 1
+        try:
+            yield from function(validator, value, instance, schema) or ()
+        finally:
+            bounds.level -= 1
 
     return keyword
 

@@ -33,7 +33,7 @@ MAX_SAVED = 20
 """Binary parts saved one by one per result; the whole result holds the others."""
 
 _IMAGES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
-_SUFFIXES = {
+SUFFIXES = {
     **_IMAGES,
     "application/json": ".json",
     "application/pdf": ".pdf",
@@ -62,6 +62,8 @@ class Limits:
 
 
 DEFAULT = Limits()
+WHOLE = Limits(lines=1 << 40, text_bytes=1 << 40)
+"""For a file or a pipe: no text is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +194,21 @@ class _Work:
         declared = _named(mime, 80).partition(";")[0].strip().lower()
         name = declared or "of unknown type"
         encoded = "".join(data.split()) if isinstance(data, str) else ""
-        raw = _decoded(encoded)
+        raw = decoded_base64(encoded)
         if raw is None:
             self.incomplete = True
             size = f"{len(data):,} characters" if isinstance(data, str) else "no data"
             self.add_text(f"[{label} {name}: not valid base64, {size}]")
             return
-        seen = _image_type(raw, declared)
+        seen = image_type(raw, declared)
         if seen is not None and self.images < MAX_IMAGES and self.image_bytes + len(encoded) <= self.limits.image_bytes:
             if label.startswith("resource"):
-                self.add_text(f"[{label}: {seen}, {_size(len(raw))}, shown as an image]")
+                self.add_text(f"[{label}: {seen}, {size_of(len(raw))}, shown as an image]")
             self.images += 1
             self.image_bytes += len(encoded)
             self.pieces.append({"type": "image", "data": encoded, "mimeType": seen})
             return
-        path = self.save(raw, _SUFFIXES.get(seen or declared, ".bin"))
+        path = self.save(raw, SUFFIXES.get(seen or declared, ".bin"))
         where = f"saved as {path}" if path else "not saved by itself"
         if path is None:
             self.incomplete = True
@@ -215,7 +217,7 @@ class _Work:
             reason = ", beyond the budget for images"
         elif declared in _IMAGES:
             reason = ", no image of that type"
-        self.add_text(f"[{label} {name}, {_size(len(raw))}{reason}; {where}]")
+        self.add_text(f"[{label} {name}, {size_of(len(raw))}{reason}; {where}]")
 
     def save(self, raw: bytes, suffix: str) -> Path | None:
         """A private file with a generated name; None where too many are saved already or saving failed."""
@@ -245,7 +247,7 @@ class _Work:
                 shown.append(piece)
             else:
                 content.append(piece)
-                shown.append(f"[image {piece['mimeType']}, {_size(len(piece['data']) * 3 // 4)}]")
+                shown.append(f"[image {piece['mimeType']}, {size_of(len(piece['data']) * 3 // 4)}]")
         return Presented(content, "\n".join(shown), tuple(self.saved), self.images)
 
     def _cleaned(self) -> tuple[list[str | dict[str, Any]], bool]:
@@ -285,7 +287,7 @@ class _Work:
             )
         note = []
         if cut:
-            note.append(f"Cut: {kept_lines:,} of {lines:,} lines ({_size(kept_bytes)} of {_size(size)}) are shown.")
+            note.append(f"Cut: {kept_lines:,} of {lines:,} lines ({size_of(kept_bytes)} of {size_of(size)}) are shown.")
         if whole is None:
             note.append("The whole result could not be saved.")
         else:
@@ -429,7 +431,7 @@ def _link(block: Mapping[str, Any]) -> str:
     size = block.get("size")
     facts = [_named(block.get("mimeType"), 80)]
     if isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 2**60:
-        facts.append(_size(size))
+        facts.append(size_of(size))
     told = ", ".join(fact for fact in facts if fact)
     line = f"[resource link {uri}{f' ({told})' if told else ''}]"
     about = _named(block.get("description"), 300)
@@ -440,7 +442,7 @@ def _named(value: Any, limit: int) -> str:
     return clean_line(value, limit) if isinstance(value, str) else ""
 
 
-def _decoded(encoded: str) -> bytes | None:
+def decoded_base64(encoded: str) -> bytes | None:
     """The bytes of standard or URL-safe base64; padding may be missing. None for anything else, or nothing."""
     if not encoded:
         return None
@@ -452,7 +454,7 @@ def _decoded(encoded: str) -> bytes | None:
         return None
 
 
-def _image_type(raw: bytes, declared: str) -> str | None:
+def image_type(raw: bytes, declared: str) -> str | None:
     """The type that a provider will see in the bytes, None for what is no image that models take.
 
     Providers refuse a request whose image is not what its type says, and with it every later request of the
@@ -479,7 +481,7 @@ def _lines(text: str) -> int:
     return text.count("\n") + 1
 
 
-def _size(count: int) -> str:
+def size_of(count: int) -> str:
     """Bytes as a person reads them."""
     if count < 1024:
         return f"{count} bytes"
