@@ -1,4 +1,4 @@
-"""Scripted model endpoints on loopback: OpenAI chat completions and Anthropic messages, SSE and plain JSON.
+"""Scripted model endpoints on loopback: OpenAI chat completions, Anthropic messages and Gemini, SSE and plain JSON.
 
 Comes in: a script, one reply per request. Goes out: a real HTTP server, and every request that it got. A reply is
 `Say("text")`, `Call(("tool", {...}), …)`, `Fail(status)`, or a function from the request's body to one of these.
@@ -51,7 +51,10 @@ class Request:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        return self.body.get("tools") or []
+        found: list[dict[str, Any]] = []
+        for tool in self.body.get("tools") or []:
+            found += tool.get("functionDeclarations") or [tool]
+        return found
 
     @property
     def tool_names(self) -> list[str]:
@@ -71,10 +74,13 @@ class Request:
     def results(self) -> list[str]:
         """Text of all tool results in the messages, in order."""
         found = []
-        for message in self.body["messages"]:
+        for content in self.body.get("contents") or []:
+            parts = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+            found.extend(json.dumps(part["response"]) for part in parts)
+        for message in self.body.get("messages") or []:
             if message["role"] == "tool":
                 found.append(_text(message["content"]))
-            elif isinstance(message["content"], list):
+            elif isinstance(message.get("content"), list):
                 found.extend(
                     _text(block.get("content")) for block in message["content"] if block.get("type") == "tool_result"
                 )
@@ -88,7 +94,7 @@ def _text(content: Any) -> str:
 
 
 class ModelServer:
-    """`with ModelServer([...]) as server:`; `server.openai` and `server.anthropic` are the base URLs.
+    """`with ModelServer([...]) as server:`; `server.openai`, `server.anthropic` and `server.gemini` are the base URLs.
 
     When the script is used up, further requests are answered by `Say("done")`.
     """
@@ -112,6 +118,8 @@ class ModelServer:
     @property
     def anthropic(self) -> str:
         return self.origin
+
+    gemini = anthropic
 
     def __enter__(self) -> ModelServer:
         self._thread.start()
@@ -144,9 +152,13 @@ class ModelServer:
                 if isinstance(reply, Fail):
                     self._send(reply.status, "application/json", reply.body.encode())
                     return
-                maker = _anthropic if request.path.endswith("/messages") else _openai
-                whole, events = maker(reply, request.body["model"])
-                if not request.body.get("stream"):
+                if ":" in request.path:
+                    maker, streamed = _gemini, request.path.endswith(":streamGenerateContent")
+                else:
+                    maker = _anthropic if request.path.endswith("/messages") else _openai
+                    streamed = bool(request.body.get("stream"))
+                whole, events = maker(reply, request.body.get("model", ""))
+                if not streamed:
                     self._send(200, "application/json", json.dumps(whole).encode())
                     return
                 self.send_response(200)
@@ -267,3 +279,23 @@ def _anthropic(reply: Say | Call, model: str) -> tuple[dict[str, Any], Iterator[
         yield event("message_stop")
 
     return whole, events()
+
+
+def _gemini(reply: Say | Call, model: str) -> tuple[dict[str, Any], Iterator[str]]:
+    def answer(parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        candidate = {"index": 0, "content": {"role": "model", "parts": parts}, **more}
+        return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": model}
+
+    usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+    calls = [
+        {"functionCall": {"name": name, "args": json.loads(_arguments(args))}}
+        for name, args in (reply.calls if isinstance(reply, Call) else ())
+    ]
+    pieces: list[dict[str, Any]] = [{"text": piece} for piece in _pieces(reply.text)]
+
+    def events() -> Iterator[str]:
+        for part in [*pieces, *calls]:
+            yield f"data: {json.dumps(answer([part]))}\n\n"
+        yield f"data: {json.dumps(answer([], finishReason='STOP'))}\n\n"
+
+    return answer([*([{"text": reply.text}] if reply.text else []), *calls], finishReason="STOP"), events()

@@ -87,25 +87,28 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
 
 def test_a_piped_call_that_lacks_arguments_names_them_and_goes_on(desk: Desk) -> None:
     done = desk.run(
-        typed="/call desk.add_numbers a=1\n/call nothing\n/call 9\n/nonsense\n/call desk.add_numbers a=1 b=1\n"
+        typed="/call desk.add_numbers a=1\n/call nothing\n/call 9\n/nonsense\n/mpc\n/call desk.add_numbers a=1 b=1\n"
     )
     assert "desk: [usage] add_numbers needs b. /call desk.add_numbers b=…" in done.stdout
     assert "[not_found]" in done.stdout
-    assert "[usage] There is no command /nonsense." in done.stdout
+    assert "[usage] There is no command /nonsense. /help lists what there is." in done.stdout
+    assert "[usage] There is no command /mpc. Close: /mcp." in done.stdout
     assert done.stdout.endswith("\n2\n")
     assert len(desk.seen) == 1
 
 
+@pytest.mark.slow
 def test_one_query_prints_what_was_found_and_one_call_its_result(desk: Desk) -> None:
     found = desk.run("-p", "add two numbers")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith(f"1  {SUM}\n")
     called = desk.run("-p", "/call desk.add_numbers a=1 b=2")
-    assert called.returncode == 0
-    assert called.stdout.endswith("\n3\n")
+    assert (called.returncode, called.stdout, called.stderr) == (0, "3\n", "")
     failed = desk.run("-p", "/call desk.always_fails")
     assert failed.returncode == 1
     assert "the disk is full" in failed.stdout
+    assert "reported an error" not in failed.stdout
+    assert failed.stderr == "mcp__desk__always_fails reported an error.\n"
     unknown = desk.run("-p", "/call desk.nothing")
     assert (unknown.returncode, unknown.stdout) == (5, "")
     assert unknown.stderr.startswith("[not_found] ")

@@ -12,6 +12,7 @@ import pytest
 from tests.chat_support import Desk
 from tests.model_servers import Call, Fail, ModelServer, Request, Say
 
+pytestmark = pytest.mark.slow
 KEY = "sk-planted-4711-secret"
 SUM = "mcp__desk__add_numbers"
 
@@ -74,6 +75,35 @@ def test_a_tool_that_the_search_loads_is_called_in_the_same_turn_and_again_after
         same_prefix(server.requests)
 
 
+@pytest.mark.parametrize(
+    ("name", "arrives"), [("claude-opus-5", '"type":"tool_addition"'), ("claude-sonnet-5", '"type":"tool_reference"')]
+)
+def test_anthropics_own_endpoint_is_given_a_loaded_tool_deferred_so_that_what_it_has_cached_stays(
+    desk: Desk, name: str, arrives: str
+) -> None:
+    script = [
+        Call(("mcp_search", {"query": "add two numbers", "limit": 1})),
+        only_if_declared(SUM, {"a": 20, "b": 22}),
+        Say("The sum is 42."),
+        only_if_declared(SUM, {"a": 1, "b": 2}),
+        Say("And that is 3."),
+    ]
+    with ModelServer(script) as server:
+        # What the client library takes for Anthropic's own address.
+        environ = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": server.anthropic}
+        first = desk.run("--model", f"anthropic:{name}", "-p", "What is 20 plus 22?", environ=environ)
+        assert (first.returncode, first.stdout) == (0, "The sum is 42.\n"), first.stderr
+        second = desk.run("--resume", "-p", "And 1 plus 2?", environ=environ)
+        assert (second.returncode, second.stdout) == (0, "And that is 3.\n"), second.stderr
+        one, *later = server.requests
+        assert one.tool_names == ["mcp_search"]
+        for request in later:
+            assert (request.system, request.tools[0]) == (one.system, one.tools[0])
+            assert [tool.get("defer_loading") for tool in request.tools] == [None, True]
+            assert request.tool_names == ["mcp_search", SUM]
+            assert arrives in request.raw.decode().replace('": "', '":"')
+
+
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_the_key_is_sent_and_kept_nowhere(desk: Desk, kind: str, private_home: Path) -> None:
     with ModelServer([Call(("mcp_search", {"query": "add"})), Fail(500), Fail(500), Fail(500), Fail(500)]) as server:
@@ -125,6 +155,23 @@ def test_a_missing_key_names_the_variable(desk: Desk) -> None:
     assert "OPENAI_API_KEY" in done.stderr
     done = desk.run("--model", "anthropic:claude-x", "-p", "hello")
     assert "ANTHROPIC_API_KEY" in done.stderr
+
+
+def test_one_line_that_is_a_command_is_run_and_never_sent_to_the_model(desk: Desk) -> None:
+    with ModelServer([Say("I am the model.")]) as server:
+        arguments, environ = options("openai", server)
+        called = desk.run(*arguments, "-p", "/call desk.add_numbers a=1 b=2", environ=environ)
+        assert (called.returncode, called.stdout, called.stderr) == (0, "3\n", "")
+        assert desk.run(*arguments, "-p", "/mcp load desk.add_numbers", environ=environ).returncode == 0
+        resumed = desk.run("--resume", "-p", " /tools ", environ=environ)
+        assert f"1  {SUM}" in resumed.stdout
+        assert desk.run(*arguments, "-p", "/mcp get nobody", environ=environ).returncode == 5
+        mistyped = desk.run(*arguments, "-p", "/mpc status", environ=environ)
+        assert (mistyped.returncode, mistyped.stderr) == (2, "[usage] There is no command /mpc. Close: /mcp.\n")
+        assert server.requests == []
+        path = desk.run(*arguments, "-p", "/etc/hosts is odd, why?", environ=environ)
+        assert path.stdout == "I am the model.\n"
+    assert len(server.requests) == 1
 
 
 def test_a_model_without_endpoint_is_refused_with_what_to_write(desk: Desk) -> None:

@@ -120,7 +120,7 @@ class PiMcpToolset(AbstractToolset[Any]):
             self._plugin = Plugin(self._configuration)
         child = PiMcpToolset(self._plugin, id=self._id, host=self._host, search_text=self._fixed_text)
         child._root = self
-        child._session = self._plugin.session(f"{self._id}:{ctx.run_id or uuid.uuid4()}", self._host, keep=False)
+        child._session = child._conversation(self._plugin, str(ctx.run_id or uuid.uuid4()))
         return child
 
     async def __aenter__(self) -> PiMcpToolset:
@@ -192,13 +192,18 @@ class PiMcpToolset(AbstractToolset[Any]):
             )
             return ToolReturn(return_value=str(fault), metadata=details([], [fault.diagnostic]))
 
+    def _conversation(self, plugin: Plugin, id: str) -> Session:
+        session = plugin.session(f"{self._id}:{id}", self._host, keep=False)
+        session.when_full = "a new conversation begins without any"  # nobody can give a command here
+        return session
+
     async def _ready(self, ctx: RunContext[Any]) -> Session:
         """The session, with what the history had loaded; once per run or conversation."""
         if self._session is None:
             # Reached only where a wrapper passes for_run over: then this toolset serves one conversation.
             if self._plugin is None:
                 self._plugin = Plugin(self._configuration)
-            self._session = self._plugin.session(f"{self._id}:{uuid.uuid4()}", self._host, keep=False)
+            self._session = self._conversation(self._plugin, str(uuid.uuid4()))
         session = self._session
         async with self._preparing:
             if not self._prepared:

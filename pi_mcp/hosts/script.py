@@ -10,7 +10,7 @@ import sys
 
 from pi_mcp.host import HeadlessHost, Level
 from pi_mcp.hosts.browser import open_browser
-from pi_mcp.text import clean, clean_line
+from pi_mcp.text import clean, clean_line, shortened
 
 
 class ScriptHost(HeadlessHost):
@@ -30,7 +30,7 @@ class ScriptHost(HeadlessHost):
             return
         count = f" {done:g}/{total:g}" if done is not None and total is not None else ""
         columns = max(20, _columns() - 1)
-        sys.stderr.write("\r\x1b[K" + clean_line(text + count, columns))
+        sys.stderr.write("\r\x1b[K" + shortened(clean_line(text + count, columns), columns))
         sys.stderr.flush()
         self._dirty = True
 

@@ -34,8 +34,8 @@ from pi_mcp.hosts.terminal.keys import Keys, Stopped
 from pi_mcp.hosts.terminal.pipe import piped_lines
 from pi_mcp.hosts.terminal.render import Screen, listed
 from pi_mcp.plugin import SEARCH_TOOL, CallAnswer, Plugin, SearchAnswer, Session
-from pi_mcp.text import clean, clean_line
-from pi_mcp.tools.arguments import parse_arguments
+from pi_mcp.text import clean, clean_line, close_words
+from pi_mcp.tools.arguments import misspelt, parse_arguments
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -237,7 +237,7 @@ class Application:
         from prompt_toolkit.patch_stdout import patch_stdout
 
         from pi_mcp.hosts.terminal.completion import line_completer
-        from pi_mcp.hosts.terminal.dialogs import color_depth
+        from pi_mcp.hosts.terminal.dialogs import CHORD_WAIT, ESCAPE_WAIT, color_depth
         from pi_mcp.hosts.terminal.history import private_history
 
         prompt: PromptSession[str] = PromptSession(
@@ -247,6 +247,7 @@ class Application:
             color_depth=color_depth(),
             reserve_space_for_menu=6,
         )
+        prompt.app.ttimeoutlen, prompt.app.timeoutlen = ESCAPE_WAIT, CHORD_WAIT
         warned = False
         while True:
             try:
@@ -280,10 +281,9 @@ class Application:
             await self._call(rest)
         elif word == "/mcp":
             await self._command(line)
-        elif word.startswith("/") and word[1:].isalpha():
-            raise failure(
-                "usage", "command", None, f"There is no command {clean_line(word, 40)}.", "/help lists what there is."
-            )
+        elif _is_command(word):
+            hint = close_words(word, COMMANDS) or "/help lists what there is."
+            raise failure("usage", "command", None, f"There is no command {clean_line(word, 40)}.", hint)
         elif self._endpoint is not None:
             await self._turn(line)
         else:
@@ -363,6 +363,9 @@ class Application:
         tool = await self._named(name)
         schema = tool.input_schema
         given = parse_arguments([text] if text.lstrip().startswith("{") else words, schema)
+        note = misspelt(given, schema)
+        if note:
+            self._screen.warning(note)
         if self._host.interactive:
             arguments = await self._host.ask_arguments(schema, given, optional=not given and not text)
             if arguments is None:
@@ -417,7 +420,10 @@ class Application:
 
     def _result(self, native: str, answer: CallAnswer, seconds: float) -> None:
         self._code = 1 if answer.is_error else 0
-        if answer.is_error:
+        if self._options.prompt is not None:  # standard output has the answer and nothing else
+            if answer.is_error:
+                self._note(f"{native} reported an error.")
+        elif answer.is_error:
             self._screen.line(f"{native} reported an error ({_seconds(seconds)}):", "error")
         else:
             self._screen.line(f"{native} ({_seconds(seconds)})", "strong")
@@ -499,13 +505,13 @@ class Application:
 
     async def _one_turn(self, prompt: str) -> int:
         try:
+            if _is_command(prompt):
+                await self._line(prompt.strip())
+                return self._code
             if self._endpoint is not None:
                 answer = await self._turn(prompt)
                 self._screen.line(clean(answer))
                 return 0
-            if prompt.startswith("/"):
-                await self._line(prompt)
-                return self._code
             found = await self._search(prompt)
         except Stopped:
             return CANCELLED
@@ -592,12 +598,20 @@ class Application:
         for name, about in rows:
             show.parts((name, "name"))
             show.line(about, indent=4)
-        show.line("Examples: /call 1   /call time.get_current_time timezone=Asia/Tokyo   /mcp tools time")
+        show.line("Examples:")
+        for example in ("/call 1", "/call time.get_current_time timezone=Asia/Tokyo", "/mcp tools time"):
+            show.line(example, indent=4)
         show.line("Tab completes. Escape or Ctrl-C stops running work. /mcp help lists its subcommands.")
 
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+")
 _SUFFIXES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+
+
+def _is_command(line: str) -> bool:
+    """Does the line mean a command of the chat, even one that there is not? `/etc/hosts is odd` does not."""
+    word = line.strip().partition(" ")[0]
+    return word.startswith("/") and word[1:].isalpha()
 
 
 async def _wait(task: asyncio.Task[None]) -> None:

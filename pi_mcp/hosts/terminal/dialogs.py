@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ESCAPE_WAIT = 0.05
 """Seconds until an ESC byte counts as the key; with prompt-toolkit's own 0.5 s a dialog feels stuck."""
+CHORD_WAIT = 0.2
+"""Seconds that a chord's second key may take; in prompt-toolkit's own second, what is typed after Escape is lost."""
 MANY_OPTIONAL = 4
 """More optional arguments than these are not asked for one by one unless the person wants to."""
 

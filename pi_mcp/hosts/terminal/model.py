@@ -124,20 +124,23 @@ def build_agent(endpoint: Endpoint, toolset: PiMcpToolset) -> Agent[Any, str]:
         model = AnthropicModel(
             endpoint.name, provider=AnthropicProvider(api_key=endpoint.key.reveal(), base_url=endpoint.base_url)
         )
+        if endpoint.base_url is not None:
+            # It may speak the protocol and know no deferred tools; Anthropic itself keeps its cache by them.
+            model = StableTools(model)
     else:
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        model = OpenAIChatModel(
-            endpoint.name, provider=OpenAIProvider(api_key=endpoint.key.reveal(), base_url=endpoint.base_url)
+        model = StableTools(
+            OpenAIChatModel(
+                endpoint.name, provider=OpenAIProvider(api_key=endpoint.key.reveal(), base_url=endpoint.base_url)
+            )
         )
     # "always": where the library explains its own marks to the model, it does so from the first request on, not from
     # the first tool result with an image on, which would change the system prompt. Older versions ignore the key.
     settings: Any = {"framing_announcement": "always"}
     # A model may name a tool before it is loaded, more than once; that is told to it, and no reason to give up.
-    return Agent(
-        StableTools(model), system_prompt=SYSTEM_PROMPT, toolsets=[toolset], model_settings=settings, retries=5
-    )
+    return Agent(model, system_prompt=SYSTEM_PROMPT, toolsets=[toolset], model_settings=settings, retries=5)
 
 
 # One turn

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pi_mcp.errors import Diagnostic
-from pi_mcp.text import clean, clean_line, redact, width
+from pi_mcp.text import clean, clean_line, fitted, redact, width
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STYLES = {"ok": "green", "warning": "magenta", "error": "red", "dim": "", "strong": "bold", "name": "bold"}
 """Level → style. The palette's yellow, cyan and grey are unreadable on many light terminals, blue on dark ones."""
-LEAST_LAST_COLUMN = 20
+LEAST_LAST_COLUMN = 30
 """Columns that a table's last column needs; with less room its text form is shown."""
 
 
@@ -48,7 +48,11 @@ class Screen:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(file=self.out, highlight=False, markup=False, emoji=False)
+            class Plain(Console):
+                def on_broken_pipe(self) -> None:
+                    raise  # noqa: PLE0704 -- called while it is handled: the command knows what its exit code is
+
+            self._console = Plain(file=self.out, highlight=False, markup=False, emoji=False)
         return self._console
 
     @property
@@ -90,14 +94,15 @@ class Screen:
 
     def answer(self, answer: CommandAnswer) -> None:
         """A table where it fits, otherwise the same as text."""
+        text = fitted(answer.text, self.columns) if self.terminal else answer.text
         if answer.diagnostic is not None:
-            self.line(answer.text, "error" if answer.text == answer.diagnostic.line() else "")
+            self.line(text, "error" if answer.text == answer.diagnostic.line() else "")
         elif answer.table is not None and self.terminal and self._fits(answer.table):
             self._table(answer.table)
             if answer.note:
-                self.line(answer.note)
+                self.line(fitted(answer.note, self.columns))
         else:
-            self.line(answer.text)
+            self.line(text)
 
     def _fits(self, table: Table) -> bool:
         filled = _filled(table)
