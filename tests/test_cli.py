@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pi_mcp.cli import main
 from tests.auth_store_support import credential, store_of
 from tests.support import run
 
@@ -110,6 +111,7 @@ def test_a_tool_s_own_error_is_exit_code_1_with_its_words(clock: str) -> None:
     assert document(again)["isError"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "exit_code"),
     [
@@ -126,6 +128,8 @@ def test_a_tool_s_own_error_is_exit_code_1_with_its_words(clock: str) -> None:
         (["add", "time", "https://x.example/mcp"], "configuration_invalid", 2),
         (["add", "other", "ftp://x.example/mcp"], "configuration_invalid", 2),
         (["add", "other"], "configuration_invalid", 2),
+        (["add", "other", "mcp-server-time"], "configuration_invalid", 2),
+        (["install", "cluade-code"], "usage", 2),
         (["frobnicate"], "usage", 2),
         (["purge"], "usage", 2),
         (["servers", "--config", "/nonexistent/mcp.json"], "configuration_invalid", 2),
@@ -141,6 +145,75 @@ def test_a_wrong_command_is_one_line_or_one_document(clock: str, words: list[str
     error = document(as_json)["error"]
     assert error["code"] == code
     assert set(error) == {"code", "operation", "server", "message", "hint"}
+
+
+def test_only_what_is_required_is_asked_for() -> None:
+    for words, missing in (("get", "SERVER"), ("keys", "action"), ("grants", "action"), ("call", "SERVER")):
+        done = pi_mcp(words)
+        assert done.returncode == 2
+        assert f"required: {missing}." in done.stderr
+
+
+def test_a_broken_file_is_an_error_of_servers_and_no_reason_to_add_one(
+    private_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = private_home / ".config/pi-mcp/mcp.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"mcpServers": {')
+    assert main(["servers"]) == 2
+    shown = capsys.readouterr().out
+    assert shown.startswith("No MCP server can be used until a file is mended:\n")
+    assert f"{path}, line 1, column 16: the file is not JSON with comments." in shown
+    assert "pi-mcp add" not in shown
+    assert main(["servers", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "configuration_invalid"
+
+
+def test_a_project_s_file_that_waits_for_trust_is_told_once_and_where_it_is_answered(
+    tmp_path: Path, private_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
+    monkeypatch.chdir(tmp_path)
+    assert main(["servers"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("is not trusted") == 1
+    assert "`/mcp trust`, in your agent or in `pi-mcp chat`" in shown
+    assert "a: untrusted project" in shown
+
+
+@pytest.mark.parametrize("expose", [[], ["--expose", "search"]])
+def test_original_names_are_refused_where_no_list_would_show_them(
+    expose: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--no-prefix", *expose]) == 2
+    assert capsys.readouterr().err.startswith("[usage] --no-prefix goes with --expose all.")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("sevrers", "there is no command 'sevrers'. Close: servers"),
+        ("xyzzy", "there is no command 'xyzzy'. See pi-mcp --help."),
+        ("tools --jsn", "there is no option --jsn. Close: --json."),
+        ("serve --htpp 127.0.0.1:0", "there is no option --htpp. Close: --http"),
+        ("call s t --svae=/x", "there is no option --svae. Close: --save."),
+        ("batch --xyzzy f", "there is no option --xyzzy. See pi-mcp batch --help."),
+        ("tools a b", "'b' is a word too many. See pi-mcp tools --help."),
+        ("--config /nope.json servers", "--config goes after the command. Write: pi-mcp servers --config …"),
+        ("--config=/nope.json", "--config goes after the command. Write: pi-mcp COMMAND --config …"),
+        ("--jsn", "--jsn goes after the command. Write: pi-mcp COMMAND --jsn …"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_right_one(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert err.startswith(f"[usage] {said}")
+    assert err.count("\n") == 1
 
 
 def test_an_unreachable_server_is_reported_beside_the_healthy_ones(clock: str) -> None:
@@ -165,6 +238,17 @@ def test_a_missing_variable_is_exit_code_2_and_no_value_is_shown(clock: str) -> 
         assert SECRET not in done.stdout + done.stderr
     assert pi_mcp("tools", "needy").returncode == 2
     assert "PI_MCP_TEST_UNSET" in pi_mcp("tools", "needy").stderr
+
+
+def test_a_name_with_a_blank_is_quoted_and_a_program_without_its_sign_is_told_where_it_goes(
+    private_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["add", "clock", "mcp-server-time"]) == 2
+    assert "A program stands behind --: pi-mcp add clock -- COMMAND ARGS." in capsys.readouterr().err
+    assert main(["add", "bad name", "--", "/nowhere/x"]) == 0
+    assert capsys.readouterr().out.endswith("Try: pi-mcp tools 'bad name'\n")
+    assert main(["install", "cluade-code"]) == 2
+    assert "'cluade-code'. Close: claude-code" in capsys.readouterr().err
 
 
 def test_add_writes_what_servers_then_shows(private_home: Path) -> None:
@@ -208,6 +292,22 @@ def test_purge_removes_cache_and_state_and_never_the_configuration(clock: str, p
     assert (private_home / ".config/pi-mcp/mcp.json").exists()
 
 
+def test_a_gateways_keys_go_with_a_yes_alone_and_are_named(private_home: Path) -> None:
+    folder = private_home / ".local/state/pi-mcp/gateway"
+    assert pi_mcp("keys", "create", "--scope", "tools:read").returncode == 0
+    assert document(pi_mcp("purge", "--state", "--yes", "--json"))["removed"]["state"]["files"] == 0
+    for words in (("purge", "--all"), ("purge", "--all", "--json")):
+        refused = pi_mcp(*words)
+        assert refused.returncode == 7
+        assert "keys, sign-ins, grants and audit trail" in refused.stdout + refused.stderr
+        assert "--yes" in refused.stdout + refused.stderr
+        assert (folder / "store.sqlite3").exists()
+    done = pi_mcp("purge", "--all", "--yes")
+    assert done.returncode == 0
+    assert "(the gateway's keys, sign-ins, grants and audit trail)" in done.stdout
+    assert not folder.exists()
+
+
 def test_b209_purge_removes_logins_of_servers_that_are_configured_no_more(private_home: Path) -> None:
     state = private_home / ".local/state/pi-mcp"
     for server in ("gone", "other"):
@@ -222,6 +322,7 @@ def test_b209_purge_removes_logins_of_servers_that_are_configured_no_more(privat
     assert not state.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_ends_with_130_and_leaves_no_server(private_home: Path, number: signal.Signals) -> None:
     marker = private_home / "pid"
@@ -248,18 +349,45 @@ def test_a_stopped_command_ends_with_130_and_leaves_no_server(private_home: Path
     assert not child.exists() or child.read_text().split()[2] == "Z"
 
 
-def test_a_reader_that_goes_away_is_no_error(clock: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    ["tools", "tools --json", "search time", "call time get_current_time timezone=UTC", "servers", "get time --json"],
+)
+def test_an_output_that_takes_nothing_is_told_by_the_exit_code_in_every_command(clock: str, words: str) -> None:
     assert pi_mcp("tools").returncode == 0
-    command = f"{sys.executable} -m pi_mcp.cli tools --json | head -c 10"
-    done = subprocess.run(
-        ["/bin/sh", "-c", command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=30,
-    )
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    for output, code in ((writing, 141), (os.open("/dev/full", os.O_WRONLY), 3)):
+        with os.fdopen(output, "wb") as stdout:
+            done = subprocess.run(
+                [sys.executable, "-m", "pi_mcp.cli", *words.split()],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                timeout=60,
+            )
+        assert done.returncode == code, done.stderr
+        if code == 141:
+            assert done.stderr == ""
+        else:
+            assert done.stderr.startswith("[operation_failed] The output cannot be written.")
+            assert done.stderr.count("\n") == 1
+
+
+def test_an_error_that_nobody_can_read_keeps_its_exit_code() -> None:
+    for words in (["call", "gone", "x"], ["call", "gone", "x", "--json"]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "pi_mcp.cli", *words],
+                stdout=full,
+                stderr=full,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                timeout=60,
+            )
+        assert done.returncode == 5
 
 
 def test_get_connect_shows_what_a_failing_server_wrote(private_home: Path) -> None:
@@ -271,14 +399,25 @@ def test_get_connect_shows_what_a_failing_server_wrote(private_home: Path) -> No
     shown = pi_mcp("get", "--connect", "picky")
     assert shown.returncode == 3
     assert "no licence file" in shown.stdout
+    assert "before the handshake." in shown.stdout
+    assert "get --connect" not in shown.stdout, "it does not send the person to where they are"
     as_json = pi_mcp("get", "picky", "--connect", "--json")
     assert as_json.returncode == 3
     assert "no licence file" in document(as_json)["server"]["log"]
     assert "no licence file" not in pi_mcp("get", "picky").stdout
 
 
+@pytest.mark.parametrize("words", [["refresh"], ["tools"], ["search", "x"]])
+def test_with_nothing_configured_every_listing_says_where_was_looked(private_home: Path, words: list[str]) -> None:
+    done = pi_mcp(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("[configuration_invalid] No MCP server is configured. Files looked for: ")
+    assert document(pi_mcp(*words, "--json"))["error" if words == ["refresh"] else "notSearched"]
+    assert "No MCP server is configured. Files looked for:" in pi_mcp("chat", "-p", "/mcp refresh").stdout
+
+
 def test_a_server_that_is_not_ready_in_time_is_to_be_refreshed(private_home: Path) -> None:
-    from pi_mcp.cli import for_command_line
+    from pi_mcp.cli.common import for_command_line
     from pi_mcp.errors import Diagnostic
 
     late = Diagnostic("timeout", "list", "slow", "Late.", "It goes on in the background; search again in a moment.")
@@ -333,3 +472,73 @@ def test_progress_on_a_terminal_is_gone_before_anything_is_printed(clock: str) -
     last = shown.rpartition("\x1b[K")[2]
     assert last.startswith("mcp__time__")
     assert "broken: [connection_failed]" in last
+
+
+LOADING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(finder)
+            os.kill(os.getpid(), signal.SIGINT)
+finder = Finder()
+sys.meta_path.insert(0, finder)
+sys.argv = ["pi-mcp", {command!r}]
+from pi_mcp.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "said"),
+    [
+        ("argparse", "servers", ""),
+        ("pi_mcp.errors", "call", ""),
+        ("pi_mcp.log", "servers", ""),
+        ("pi_mcp.cli.chat", "servers", "[cancelled] Stopped.\n"),
+        ("pi_mcp.cli.batch", "batch", "[cancelled] Stopped. Calls that were under way may have taken effect. The same "
+         "command goes on where this one was.\n"),
+    ],
+)  # fmt: skip
+def test_ctrl_c_ends_a_command_that_is_still_being_loaded_quietly(module: str, command: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING.format(module=module, command=command)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+
+
+def test_loading_the_command_leaves_the_handler_of_ctrl_c_as_it_was() -> None:
+    code = "import pi_mcp.cli, signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    in_a_thread = "import threading; t = threading.Thread(target=lambda: __import__('pi_mcp.cli')); t.start(); t.join()"
+    for words in (code, f"{in_a_thread}; {code}", f"import signal; signal.signal(2, signal.SIG_IGN); {in_a_thread}"):
+        done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_is_closed_is_like_dev_null(closed: str, tmp_path: Path) -> None:
+    config = tmp_path / "mcp.json"
+    config.write_text('{"mcpServers": {"s": {"command": "x"}}}')
+    for words in ("servers --config CONFIG", "call --config CONFIG gone x", "engine"):
+        line = f"exec {sys.executable} -m pi_mcp.cli {words.replace('CONFIG', str(config))} {closed}"
+        done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, timeout=60, input=b"")
+        assert done.returncode == (5 if "gone" in words else 0), done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_what_nobody_expected_shows_no_traceback_in_any_command() -> None:
+    script = (
+        "import pi_mcp.cli.call as call\n"
+        "def fails(*_): raise RuntimeError('PLANTED-SECRET')\n"
+        "call.configuration_of_run = fails\n"
+        "from pi_mcp.cli import main\n"
+        "raise SystemExit(main(['call', 's', 't']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("[operation_failed]")
+    assert done.stderr.count("\n") == 1
