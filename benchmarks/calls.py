@@ -160,9 +160,9 @@ async def bare(entry: dict[str, Any], tool: str, arguments: dict[str, Any]) -> A
 
 
 @contextlib.contextmanager
-def http_server() -> Iterator[str]:
+def http_server(*options: str) -> Iterator[str]:
     """The SDK server over HTTP in a process of its own; its address."""
-    command = [sys.executable, str(SERVERS / "sdk_server.py"), "--http"]
+    command = [sys.executable, str(SERVERS / "sdk_server.py"), "--http", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None

@@ -24,7 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import calls
 import definitions
 import discovery
+import gateway
+import hosts
 import memory
+import single_call
 import startup
 from measure import Options, Row, load, machine, table
 
@@ -33,9 +36,12 @@ FIGURES: dict[str, Callable[[Options, Path], list[Row]]] = {
     "search": startup.search,
     "calls": calls.p50,
     "parallel": calls.parallel,
+    "single": single_call.single,
     "discovery": discovery.cold,
     "memory": memory.memory,
     "definitions": definitions.first_requests,
+    "hosts": hosts.start,
+    "gateway": gateway.gateway,
 }
 
 

@@ -23,7 +23,9 @@ def cells(printed: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plugin", "search", "calls", "parallel", "discovery", "memory", "definitions"])
+@pytest.mark.parametrize(
+    "name", ["plugin", "search", "calls", "parallel", "discovery", "memory", "definitions", "hosts", "gateway"]
+)
 def test_each_figure_can_be_measured_alone_and_is_one_table(name: str) -> None:
     done = run_benchmarks("--quick", "--only", name)
     assert done.returncode == 0, done.stderr

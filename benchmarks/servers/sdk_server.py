@@ -1,7 +1,7 @@
 """A server on the SDK's low-level `Server`, over stdio or, with `--http`, over Streamable HTTP on a free port.
 
 It offers `echo` (its text back), `checked` (the same with an output schema) and `pause` (answers after `seconds`).
-With --http the address is the first line on standard output.
+With --http the address is the first line on standard output. `--tools N` adds more tools, up to N in all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ TOOLS = [
     types.Tool(name="pause", description="Answer later.",
                input_schema={"type": "object", "properties": {"seconds": {"type": "number"}}}),
 ]  # fmt: skip
+if "--tools" in sys.argv:
+    properties = {f"field_{n}": {"type": "string", "description": "What is to be put into it."} for n in range(5)}
+    TOOLS += [
+        types.Tool(
+            name=f"tool_{number}",
+            description="Does one of the many things that a large server can do. " * 4,
+            input_schema={"type": "object", "properties": properties},
+        )
+        for number in range(int(sys.argv[sys.argv.index("--tools") + 1]) - len(TOOLS))
+    ]
 SCHEMAS = {tool.name: tool.input_schema for tool in TOOLS}
 
 
