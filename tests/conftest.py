@@ -23,6 +23,16 @@ settings.load_profile("patient")
 KEYS = ("PI_MCP_CREDENTIAL_KEY", "PI_MCP_CREDENTIAL_KEY_FILE")
 
 
+SLOW_LIMIT = 400
+"""Seconds for a slow test that names none: the first of each host installs it, and a machine may be busy."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT))
+
+
 @pytest.fixture(autouse=True)
 def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep a test away from the developer's own files."""

@@ -4,7 +4,7 @@ The suite and the Node that it needs are put into `.test-env/conformance` from n
 shared data is missing the tests are skipped and say so. `client.py` beside this file's folder `conformance` is what
 the suite starts. One scenario by hand:
 
-    python $PI_MCP_TEST_DATA/conformance/run_client.py "python tests/conformance/client.py" \\
+    PYTHONPATH=. python $PI_MCP_TEST_DATA/conformance/run_client.py "python tests/conformance/client.py" \\
         --home .test-env/conformance --only auth/dpop-nonce
 """
 

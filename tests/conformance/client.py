@@ -28,6 +28,7 @@ from pi_mcp.connect.connection import Connection
 from pi_mcp.errors import Diagnostic, PiMcpError, error_of
 from pi_mcp.host import HeadlessHost, Level
 from pi_mcp.plugin import Plugin, Session
+from tests.conformance.samples import sample
 
 SERVER = "conformance"
 METADATA_DOCUMENT = "https://conformance-test.local/client-metadata.json"
@@ -78,20 +79,6 @@ def get(url: str) -> str | None:
         return answer.headers.get("Location") if 300 <= answer.status < 400 else None
     finally:
         connection.close()
-
-
-def sample(schema: Mapping[str, Any]) -> Any:
-    """A value that fits a simple schema."""
-    if "default" in schema:
-        return schema["default"]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    kinds = schema.get("type", "string")
-    kind = kinds[0] if isinstance(kinds, list) else kinds
-    if kind == "object":
-        properties: Mapping[str, Any] = schema.get("properties", {})
-        return {name: sample(about) for name, about in properties.items() if name in schema.get("required", ())}
-    return {"string": "text", "integer": 3, "number": 3, "boolean": True, "array": [], "null": None}.get(kind, "text")
 
 
 # What a person writes into `oauth`
