@@ -27,10 +27,63 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def words(action: argparse.Action) -> str:
     """How an argument is written; not argparse's own help, whose layout differs between Python versions."""
-    value = str(action.metavar or action.dest.upper()) if action.nargs != 0 else ""
+    named = "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+    value = str(action.metavar or named) if action.nargs != 0 else ""
     if not action.option_strings:
         return {"?": f"[{value}]", "*": f"[{value} …]", "+": f"{value} …"}.get(str(action.nargs), value)
     return f"{', '.join(action.option_strings)} {value}".strip()
+
+
+def gateway() -> list[str]:
+    """Scopes, own tools and error codes of the gateway."""
+    from pi_mcp.access.scopes import MEANINGS
+    from pi_mcp.plugin import SEARCH_TOOL
+    from pi_mcp.server.limits import TOO_MANY
+    from pi_mcp.server.loading import CALL_DEFINITION
+    from pi_mcp.tools.search_tool import SEARCH_SCHEMA, SEARCH_TEXT
+
+    own = [
+        (SEARCH_TOOL, "any tool scope", SEARCH_TEXT, SEARCH_SCHEMA),
+        (
+            CALL_DEFINITION["name"],
+            "that of the tool called",
+            CALL_DEFINITION["description"],
+            CALL_DEFINITION["inputSchema"],
+        ),
+    ]
+    parts = [
+        "## Scopes of the gateway",
+        "NAME and TOOL are percent-encoded. How they work: [sharing](sharing.md#scopes).",
+    ]
+    parts.append(table(("scope", "allows"), [(f"`{token}`", meaning) for token, meaning in MEANINGS.items()]))
+    parts += ["## Tools of the gateway", "Beside those of the servers behind it, with `--expose search`."]
+    parts.append(
+        table(
+            ("tool", "scope", "arguments", "as the model reads it"),
+            [
+                (
+                    f"`{name}`",
+                    scope,
+                    ", ".join(f"`{one}`" + ("" if one in schema["required"] else "?") for one in schema["properties"]),
+                    text,
+                )
+                for name, scope, text, schema in own
+            ],
+        )
+    )
+    parts += ["## Error codes of the gateway", "JSON-RPC errors of its own; those of a server pass as they are."]
+    codes = [
+        ("-32003", "Not permitted, or not there; `data.scope` says what the caller lacks. 403 for OAuth, else 200"),
+        (str(TOO_MANY), "A limit is used up; `data.retryAfter` in seconds. 429 with Retry-After"),
+        (
+            "-32000",
+            "The server cannot be reached, or the audit trail cannot be written; `data` says which",
+        ),
+        ("-32001", "The server did not answer in time"),
+        ("-32600", "The request or its credential is not valid. 400, or 401"),
+    ]
+    parts.append(table(("code", "meaning"), codes))
+    return parts
 
 
 def page() -> str:
@@ -66,6 +119,7 @@ def page() -> str:
     )
     parts += ["## Exit codes"]
     parts.append(table(("exit", "codes"), [(str(number), names) for number, names in exit_codes().items()]))
+    parts += gateway()
     parts += ["## Command line"]
     parser = build_parser()
     subcommands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
