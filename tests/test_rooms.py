@@ -68,8 +68,9 @@ SHARED_BY_SHIMS = tuple(f"pi_mcp.hosts.shims.engine_{name}" for name in ("client
 HOSTS_OWN = {"hosts/shims/code_puppy.py": {"pydantic_ai", "rich"}}
 # What `import pi_mcp` and everything under it loads only where it is used (DESIGN §11).
 HEAVY = {
-    "alembic", "anyio", "authlib", "httpx2", "jinja2", "joserfc", "jsonschema", "keyring", "mcp", "mcp_types", "numpy",
-    "prompt_toolkit", "pydantic", "pydantic_ai", "rank_bm25", "rich", "sqlalchemy", "starlette", "tomlkit", "uvicorn",
+    "aiohappyeyeballs", "alembic", "anyio", "authlib", "httpx2", "jinja2", "joserfc", "jsonschema", "keyring", "mcp",
+    "mcp_types", "numpy", "prompt_toolkit", "pydantic", "pydantic_ai", "rank_bm25", "rich", "sqlalchemy", "starlette",
+    "tomlkit", "uvicorn",
 }  # fmt: skip
 # A module that exists for users of another library, and subclasses what that library has.
 FOR_USERS_OF = {"hosts/pydantic_ai.py": {"pydantic", "pydantic_ai"}}

@@ -31,6 +31,7 @@ from pi_mcp.auth.addresses import (
 )
 from pi_mcp.errors import PiMcpError, failure
 from pi_mcp.network import packed_again, plain_context, proxy_for, shared_context
+from pi_mcp.network.joined import join_writes
 
 if TYPE_CHECKING:
     import httpx2
@@ -313,7 +314,7 @@ class Fetcher:
             proxy = None
             if proxy_url is not None:
                 proxy = httpx2.Proxy(proxy_url, ssl_context=context if proxy_url.startswith("https:") else None)
-            return httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy)
+            return join_writes(httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy))
         except (ValueError, ImportError, httpx2.InvalidURL):
             raise failure(
                 "connection_failed",

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pi_mcp._version import __version__
 from pi_mcp.connect.faults import Fault
-from pi_mcp.connect.joined import join_writes
 from pi_mcp.connect.messages import TooLarge
 from pi_mcp.errors import PiMcpError
 from pi_mcp.network import certificate_fault, packed_again, plain_context, proxy_for, shared_context
+from pi_mcp.network.joined import join_writes
 from pi_mcp.text import Redactor, clean_line
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import httpcore2
 import httpx2
 import pytest
 
-from pi_mcp.connect.joined import join_writes
-from pi_mcp.connect.plain import UNREAD, PlainStream, connect
 from pi_mcp.connect.sender import fault_of
+from pi_mcp.network.joined import join_writes
+from pi_mcp.network.plain import UNREAD, PlainStream, connect
 from tests.hostile.http_server import closed_port
 from tests.support import run
 

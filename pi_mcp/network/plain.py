@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections import deque
 from typing import Any, cast
 
@@ -21,10 +22,17 @@ STAGGER = 0.25
 
 
 async def connect(host: str, port: int, timeout: float | None) -> PlainStream:
-    """A connection. Raises OSError, and TimeoutError after `timeout` seconds."""
+    """A connection. Raises OSError, and TimeoutError after `timeout` seconds.
+
+    Not asyncio's own race of addresses: one that is cancelled in the moment in which it is won forgets its socket.
+    """
+    from aiohappyeyeballs import start_connection
+
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
-        _, stream = await loop.create_connection(PlainStream, host, port, happy_eyeballs_delay=STAGGER)
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        connected = await start_connection(found, happy_eyeballs_delay=STAGGER)
+        _, stream = await loop.create_connection(PlainStream, sock=connected)
     return stream
 
 
@@ -139,11 +147,11 @@ class PlainStream(asyncio.Protocol):
         if self._unread or self._ended or self._lost or self._transport.is_closing():
             return True
         # What has arrived since the event loop looked last.
-        socket = self._transport.get_extra_info("socket")
+        ours = self._transport.get_extra_info("socket")
         if not hasattr(select, "poll"):
-            return bool(select.select([socket], [], [], 0)[0])
+            return bool(select.select([ours], [], [], 0)[0])
         poll = select.poll()
-        poll.register(socket, select.POLLIN)
+        poll.register(ours, select.POLLIN)
         return bool(poll.poll(0))
 
 

@@ -3,7 +3,8 @@
 Comes in: an HTTP transport of httpx2. Goes out: the same one, whose connections hold a POST's head back until the
 body follows, which it does at once. Two small writes cost a system call more, and where a server's kernel delays
 acknowledgements they can cost 40 ms. It changes no byte and no order. Where no TLS will be spoken, the connections are
-those of `plain`.
+those of `plain`. A connection whose TLS does not come about is closed, also where the library would forget it: when
+whoever waits for it is cancelled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pi_mcp.connect.plain import PlainStream, connect
+from pi_mcp.network.plain import PlainStream, connect
 
 if TYPE_CHECKING:
     import httpx2
@@ -66,7 +67,11 @@ def join_writes(transport: httpx2.AsyncHTTPTransport, *, plain: bool = False) ->
         ) -> httpcore2.AsyncNetworkStream:
             if isinstance(self._stream, PlainStream):
                 raise NotImplementedError  # nobody asks for it where there is to be none
-            return Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+            try:
+                return Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+            except BaseException:
+                await self._stream.aclose()
+                raise
 
         def get_extra_info(self, info: str) -> Any:
             return self._stream.get_extra_info(info)
