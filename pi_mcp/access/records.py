@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pi_mcp.access.grant import Limits
+from pi_mcp.access.grant import Grant, Limits
 from pi_mcp.access.scopes import Scopes
+from pi_mcp.access.secrets import new_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,13 @@ class AuditRow:
     """What a refused call would have needed."""
     duration: float | None = None
     """Seconds; None while the call is under way."""
+
+    @classmethod
+    def by(cls, grant: Grant, action: str, time: float, **more: Any) -> AuditRow:
+        """A new row of what this caller asked for."""
+        return cls(
+            new_id("e"), time, grant.subject, grant.credential_id, grant.kind, action, client=grant.client, **more
+        )
 
 
 @dataclass(frozen=True, slots=True)

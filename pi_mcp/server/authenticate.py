@@ -200,18 +200,7 @@ class Layer:
         if store is None or not self._how.limits.newly_passed(grant):
             return
         try:
-            await store.record(
-                AuditRow(
-                    id=minted.new_id("e"),
-                    time=self._how.clock(),
-                    subject=grant.subject,
-                    credential=grant.credential_id,
-                    credential_kind=grant.kind,
-                    action="request",
-                    outcome="limited",
-                    client=grant.client,
-                )
-            )
+            await store.record(AuditRow.by(grant, "request", self._how.clock(), outcome="limited"))
         except PiMcpError as error:
             _LOG.error("a request over a limit has no audit row: %s", error.diagnostic.code)
 

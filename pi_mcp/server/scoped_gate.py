@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from pi_mcp.access import AuditRow, Store
 from pi_mcp.access.scopes import is_ui
-from pi_mcp.access.secrets import new_id
 from pi_mcp.config import policy
 from pi_mcp.errors import PiMcpError
 from pi_mcp.jsontext import compact_json
@@ -178,19 +177,14 @@ class ScopedGate:
         arguments: Mapping[str, Any],
         **more: Any,
     ) -> AuditRow:
-        grant = caller.grant
-        return AuditRow(
-            id=new_id("e"),
-            time=time.time(),
-            subject=grant.subject,
-            credential=grant.credential_id,
-            credential_kind=grant.kind,
-            action=action,
+        return AuditRow.by(
+            caller.grant,
+            action,
+            time.time(),
             server=None if server is None else clean_line(server, 128),
             tool=clean_line(name, 256),
             request=None if caller.request_id is None else clean_line(str(caller.request_id), 128),
             session=caller.session,
-            client=grant.client,
             input=audit_input.summary(arguments) if self._audit.arguments else None,
             **more,
         )
