@@ -67,7 +67,7 @@ def session(folder: Path, script: str, *, before: str = UNLOCK, bus: bool = True
     environ.update(HOME=str(home), XDG_RUNTIME_DIR=str(runtime), PYTHONPATH=str(ROOT))
     python = f"exec '{sys.executable}' '{program}' '{folder}'"
     command = ["dbus-run-session", "--", "sh", "-c", before + python] if bus else ["sh", "-c", python]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-3000:]
     assert PLANTED not in done.stdout
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
