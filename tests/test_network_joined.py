@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import ssl
-import time
 from pathlib import Path
 
 import httpx2
@@ -13,6 +12,7 @@ import pytest
 
 from pi_mcp.network.joined import LARGEST, join_writes
 from tests.hostile.certificate import certificate_in
+from tests.hostile.connecting import until
 from tests.hostile.http_server import HttpServer
 from tests.hostile.processes import open_files
 from tests.support import run
@@ -95,15 +95,12 @@ def test_whoever_stops_waiting_leaves_no_connection_behind(host: str, secure: bo
                         cut += 1
 
             await one(100_000)  # what a first request leaves open for good
-            await asyncio.sleep(0.1)
+            await until(lambda: not server.open)
             before = open_files()
             for turns in range(60):
                 await one(turns)
-            end = time.monotonic() + 5
-            while open_files() > before and time.monotonic() < end:  # noqa: ASYNC110 -- no event
-                await asyncio.sleep(0.02)
-            assert open_files() <= before
-            assert cut > 20
+            await until(lambda: not server.open and open_files() <= before, 20)
+            assert cut
             assert answered
 
     gc.collect()

@@ -200,6 +200,7 @@ class HttpServer:
         tasks: set[asyncio.Task[None]] = set()
 
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._writers.add(writer)  # here: a task that is cancelled before it begins closes nothing
             task = asyncio.ensure_future(self._connection(reader, writer))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -217,7 +218,6 @@ class HttpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
         self.open += 1
         self.connections += 1
         try:
