@@ -208,6 +208,29 @@ def test_resources_and_prompts_are_those_of_the_servers_that_the_client_uses(tmp
     run(work())
 
 
+@pytest.mark.parametrize("with_stream", [True, False])
+def test_a_client_hears_that_a_server_which_it_now_uses_has_prompts_and_resources(
+    tmp_path: Path, with_stream: bool
+) -> None:
+    """A client lists both when it comes, and looks again only when it hears of a change."""
+
+    async def work() -> None:
+        more = {"initialize": greeting(capabilities={"tools": {}, "prompts": {}, "resources": {}})}
+        servers = {"a": entry(tmp_path, found(MAIL, **more)), "b": entry(tmp_path, found(WEATHER))}
+        async with gateway_of(servers, tmp_path) as running, Client(running.url) as client:
+            if with_stream:
+                await client.listen()
+            for name in ("b__weather_forecast", "a__send_mail", "a__send_mail"):
+                await client.call("mcp_call", {"name": name, "arguments": {}})
+            told = ["notifications/prompts/list_changed", "notifications/resources/list_changed"]
+            await until(lambda: client.methods() == told)
+        async with gateway_of(servers, tmp_path, expose="all") as running, Client(running.url) as client:
+            await client.call("a__send_mail")
+            assert client.methods() == []
+
+    run(work())
+
+
 def test_a_search_that_cannot_be_made_is_the_tools_own_error(tmp_path: Path) -> None:
     async def work() -> None:
         servers = {"s": entry(tmp_path, found(WEATHER)), "down": entry(tmp_path, {"start": [{"exit": 3}]})}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pi_mcp.errors import Diagnostic, PiMcpError
 from pi_mcp.plugin import SEARCH_TOOL, RpcError, Upstream
@@ -136,7 +136,23 @@ class Tools:
 
         result = await attended(ticket, work())
         self._gateway.resources.learn_result(exchange.session, server, result)
+        self._announce(exchange, server, upstream)
         return result
+
+    def _announce(self, exchange: Exchange, server: str, upstream: Upstream) -> None:
+        """With the face `search` prompts and resources are those of the servers that a client has used: there may be
+        more now, and a client that listed when it came would not look again."""
+        session, offered = exchange.session, upstream.told.get("capabilities")
+        if self._gateway.expose == "all" or (session.id is None and not session.modern) or server in session.announced:
+            return
+        if session.outbox is None and session.streaming() is None and not session.listeners:
+            return  # nobody hears it now; perhaps after the next call
+        session.announced.add(server)
+        kinds: tuple[Literal["prompts", "resources"], ...] = ("prompts", "resources")
+        for kind in kinds:
+            declared = isinstance(offered, dict) and isinstance(offered.get(kind), dict)
+            if declared and self._gateway.gate.reaches(exchange.caller, server, kind):
+                session.changed(kind)
 
     def _own_name(self, exchange: Exchange, name: str) -> str:
         """The gateway's name of a tool that is called as the command line and hosts call it, `mcp__SERVER__TOOL`.
