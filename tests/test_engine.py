@@ -373,6 +373,7 @@ def test_a_form_is_asked_field_by_field_where_the_host_has_none(stage: Stage) ->
         assert content == {"street": "Elm Street", "zip": 12345, "size": "s", "express": False}
         questions = [message["params"]["question"] for message in host.told if message["method"] == "input"]
         assert "Where shall it go?" in questions[0]
+        assert questions[1].count("whole number") == 1
         assert "A whole number" in questions[2]
 
 

@@ -145,14 +145,16 @@ def test_b202_a_search_without_a_server_in_reach_says_so_and_tells_nothing_of_th
     """It claims neither that nothing is configured, nor that something is."""
 
     async def work() -> None:
-        async with shared_gateway(some(tmp_path) if configured else {}, tmp_path) as shared:
-            async with Client(shared.url, **await shared.headers("bearer", "server:nowhere:*")) as client:
-                searching = (await client.request("tools/list"))["tools"][0]
-                found = await client.call("mcp_search", {"query": "look"})
-                for text in (searching["description"], found["content"][0]["text"]):
-                    assert text.endswith("No MCP server can be used in this session.")
-                    assert str(tmp_path) not in text
-                    assert "mcp.json" not in text
+        async with (
+            shared_gateway(some(tmp_path) if configured else {}, tmp_path) as shared,
+            Client(shared.url, **await shared.headers("bearer", "server:nowhere:*")) as client,
+        ):
+            searching = (await client.request("tools/list"))["tools"][0]
+            found = await client.call("mcp_search", {"query": "look"})
+            for text in (searching["description"], found["content"][0]["text"]):
+                assert text.endswith("No MCP server can be used in this session.")
+                assert str(tmp_path) not in text
+                assert "mcp.json" not in text
 
     run(work())
 

@@ -46,10 +46,10 @@ def left_out(configuration: Configuration) -> tuple[Diagnostic, ...]:
     said = {diagnostic.message for diagnostic in found}
     for entry in configuration.entries.values():
         found.extend(entry.warnings)
-        if entry.state in ("invalid", "untrusted_project") and entry.diagnostic is not None:
-            # What is said of a file is not said of each of its servers again.
-            if entry.diagnostic.message not in said:
-                found.append(entry.diagnostic)
+        waits = entry.state in ("invalid", "untrusted_project")
+        # What is said of a file is not said of each of its servers again.
+        if waits and entry.diagnostic is not None and entry.diagnostic.message not in said:
+            found.append(entry.diagnostic)
     return tuple(dict.fromkeys(found))
 
 
