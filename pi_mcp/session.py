@@ -119,6 +119,15 @@ class Session:
         """The loaded tools of that server and original name, permitted now or not."""
         return tuple(one for one in self._loaded.tools if (one.server, one.tool) == (server, tool))
 
+    def outdated(self, server: str, wire: Mapping[str, Any]) -> PiMcpError | None:
+        """Why a loaded tool must not be called where `wire` is its live definition; None for what may be called, and
+        for a tool that is not loaded. For a host that calls over a raw channel of its own (DESIGN §7).
+        """
+        for tool in self.kept_tools(server, str(wire.get("name"))):
+            if tool.definition != wire and tool.hash != Tool(server, wire).hash:
+                return calls.changed(tool, wire)
+        return None
+
     # Scope
 
     def entry(self, name: str) -> ServerEntry:
