@@ -291,6 +291,27 @@ def test_b179_a_catalog_of_yesterday_does_not_make_it_another_tool(tmp_path: Pat
     run(work())
 
 
+def test_a_server_whose_words_are_others_each_time_is_called_after_the_second_search(tmp_path: Path) -> None:
+    """What the client was shown is never what its own connection lists."""
+
+    async def work() -> None:
+        listings = [{"result": {"tools": [{**WEATHER, "description": f"Weather, {at} o'clock."}]}} for at in range(9)]
+        with HttpServer({"tools/list": listings}) as http:
+            async with gateway_of({"s": {"url": http.url}}, tmp_path) as running, Client(running.url) as client:
+                await changes(client)
+
+    async def changes(client: Client) -> None:
+        await search(client, "weather", limit=1)
+        with pytest.raises(Failed) as caught:
+            await client.call("s__weather_forecast", {"city": "Bern"})
+        assert caught.value.data["code"] == "tool_changed"
+        await search(client, "weather", limit=1)
+        await client.call("s__weather_forecast", {"city": "Bern"})
+        await client.call("s__weather_forecast", {"city": "Bern"})
+
+    run(work())
+
+
 def test_a_search_that_cannot_be_made_is_the_tools_own_error(tmp_path: Path) -> None:
     async def work() -> None:
         servers = {"s": entry(tmp_path, found(WEATHER)), "down": entry(tmp_path, {"start": [{"exit": 3}]})}

@@ -254,15 +254,15 @@ class Tools:
         loading = exchange.session.loadings.get(self._gateway.view(exchange.caller, "tools"))
         if self._gateway.expose == "all" or loading is None or len(wire) < 2:  # a bare one is not listed; see `_wire`
             return
-        if loading.session.outdated(server, wire) is None:
+        if loading.session.outdated(server, wire) is None or loading.found_anew(server, wire):
             return
         with contextlib.suppress(PiMcpError):
             # The next search is to find the tool as it is, not as the cache has it.
             catalog = await self._gateway.plugin.catalogs.refresh(server)
             now = catalog.tool(str(wire["name"]))
-            if now is not None and loading.session.outdated(server, now.wire) is None:
-                return  # it differs from one connection to the next, and a search would find nothing else
-        problem = loading.session.outdated(server, wire)
+            if now is not None:
+                loading.compare(server, wire, now.wire)
+        problem = None if loading.found_anew(server, wire) else loading.session.outdated(server, wire)
         if problem is not None:
             error = rpc.of_diagnostic(self._gateway.disclosure.told(exchange.caller, problem.diagnostic))
             hint = problem.diagnostic.hint
