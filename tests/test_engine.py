@@ -482,6 +482,15 @@ def test_shutdown_is_answered_and_ends_everything(stage: Stage) -> None:
         assert gone(everyone, 5), alive(everyone)
 
 
+def test_a_request_without_parameters_needs_no_member_for_them(stage: Stage) -> None:
+    with engine(stage.work) as host:  # `checked`: the schema agrees
+        host.initialize()
+        for number, method in ((901, "ping"), (902, "shutdown")):
+            host.send({"id": number, "method": method})
+            assert host.answer(number)["result"] == {}
+        assert host.exit_code() == 0
+
+
 def test_the_end_of_its_input_ends_the_engine_in_the_middle_of_a_call(stage: Stage) -> None:
     with engine(stage.work) as host:
         host.initialize()
