@@ -46,6 +46,8 @@ DEFAULT_MAX_TOOLS = 96
 """How many MCP tools a session declares at most: OpenAI-compatible endpoints refuse more than 128 in all."""
 SEARCH_WAIT = 15.0
 """Seconds that one search waits for servers (DESIGN §5)."""
+NONE_OPEN = "No MCP server can be used in this session."
+"""Some may be there: switched off, invalid, or not for whoever asks."""
 
 Progress = Callable[[float, float | None, str | None], None]
 
@@ -99,7 +101,8 @@ class Session:
                 name: sum(1 for tool in catalog.tools if self.permits(name, tool.name))
                 for name, catalog in catalogs.items()
             }
-            self._text = search_description(servers, catalogs, counts)
+            nothing = "No MCP server is configured." if self._unconfigured else NONE_OPEN
+            self._text = search_description(servers, catalogs, counts, nothing)
         return search_definition(self._text)
 
     @property
@@ -115,6 +118,15 @@ class Session:
     def kept_tools(self, server: str, tool: str) -> tuple[NativeTool, ...]:
         """The loaded tools of that server and original name, permitted now or not."""
         return tuple(one for one in self._loaded.tools if (one.server, one.tool) == (server, tool))
+
+    def outdated(self, server: str, wire: Mapping[str, Any]) -> PiMcpError | None:
+        """Why a loaded tool must not be called where `wire` is its live definition; None for what may be called, and
+        for a tool that is not loaded. For a host that calls over a raw channel of its own (DESIGN §7).
+        """
+        for tool in self.kept_tools(server, str(wire.get("name"))):
+            if tool.definition != wire and tool.hash != Tool(server, wire).hash:
+                return calls.changed(tool, wire)
+        return None
 
     # Scope
 
@@ -568,15 +580,23 @@ class Session:
                 fresh[server] = catalog.instructions
         return fresh
 
+    @property
+    def _unconfigured(self) -> bool:
+        """There is nothing, and this session may know: where the files are is no business of a scoped one, which may
+        be somebody's from elsewhere."""
+        return not self.plugin.configuration.entries and self._servers is None
+
     def _nothing(self, catalogs: Mapping[str, Catalog]) -> list[str]:
         """Why there is no hit."""
-        if not self.plugin.configuration.entries:
+        if self._unconfigured:
             from pi_mcp.commands.configured import nothing_configured
 
             return [nothing_configured(self.plugin.configuration)]
         if not catalogs:
             off = [name for name, entry in self.entries.items() if entry.state == "disabled"]
             also = f" Switched off: {clean_line(', '.join(off), 300)}." if off else ""
+            if not self.servers and not also:
+                return [NONE_OPEN]
             return [f"No server could be searched.{also}"]
         count = sum(self._within(name, tool.name) for name, catalog in catalogs.items() for tool in catalog.tools)
         servers = "1 server" if len(catalogs) == 1 else f"{len(catalogs)} servers"

@@ -195,8 +195,8 @@ def test_values_and_whole_objects_come_from_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["word"], "neither JSON nor key=value"),
-        (["=x"], "neither JSON nor key=value"),
+        (["word"], "neither a JSON object nor key=value"),
+        (["=x"], "neither a JSON object nor key=value"),
         (["a=2", '{"b": 3}'], "stand alone"),
         (['{"b": 3}', "a=2"], "stand alone"),
         (['{"b": "x=y"}', '{"c": 1}'], "stand alone"),
@@ -205,7 +205,7 @@ def test_values_and_whole_objects_come_from_files(tmp_path: Path) -> None:
         (['{"a":', '"b}'], "cannot be read as JSON"),
         (["a=1", "a=2"], "given twice"),
         (['{"a": }'], "cannot be read as JSON (line 1, column 7)"),
-        (["[1]"], "neither JSON nor key=value"),
+        (["[1]"], "neither a JSON object nor key=value"),
         (['{"a": NaN}'], "cannot be read as JSON"),
         (["@/nowhere/at/all"], "cannot be read"),
         (["a=@/nowhere/at/all"], "cannot be read"),

@@ -373,6 +373,7 @@ def test_a_form_is_asked_field_by_field_where_the_host_has_none(stage: Stage) ->
         assert content == {"street": "Elm Street", "zip": 12345, "size": "s", "express": False}
         questions = [message["params"]["question"] for message in host.told if message["method"] == "input"]
         assert "Where shall it go?" in questions[0]
+        assert questions[1].count("whole number") == 1
         assert "A whole number" in questions[2]
 
 
@@ -479,6 +480,15 @@ def test_shutdown_is_answered_and_ends_everything(stage: Stage) -> None:
         assert host.ask("shutdown") == {}
         assert host.exit_code() == 0
         assert gone(everyone, 5), alive(everyone)
+
+
+def test_a_request_without_parameters_needs_no_member_for_them(stage: Stage) -> None:
+    with engine(stage.work) as host:  # `checked`: the schema agrees
+        host.initialize()
+        for number, method in ((901, "ping"), (902, "shutdown")):
+            host.send({"id": number, "method": method})
+            assert host.answer(number)["result"] == {}
+        assert host.exit_code() == 0
 
 
 def test_the_end_of_its_input_ends_the_engine_in_the_middle_of_a_call(stage: Stage) -> None:

@@ -138,6 +138,27 @@ def test_b202_a_key_without_rights_is_told_so_and_a_narrowing_that_is_wrong_give
     run(work())
 
 
+@pytest.mark.parametrize("configured", [True, False])
+def test_b202_a_search_without_a_server_in_reach_says_so_and_tells_nothing_of_the_gateways_files(
+    tmp_path: Path, configured: bool
+) -> None:
+    """It claims neither that nothing is configured, nor that something is."""
+
+    async def work() -> None:
+        async with (
+            shared_gateway(some(tmp_path) if configured else {}, tmp_path) as shared,
+            Client(shared.url, **await shared.headers("bearer", "server:nowhere:*")) as client,
+        ):
+            searching = (await client.request("tools/list"))["tools"][0]
+            found = await client.call("mcp_search", {"query": "look"})
+            for text in (searching["description"], found["content"][0]["text"]):
+                assert text.endswith("No MCP server can be used in this session.")
+                assert str(tmp_path) not in text
+                assert "mcp.json" not in text
+
+    run(work())
+
+
 def test_b188_b194_no_log_and_no_row_holds_anything_of_a_credential(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,7 +48,7 @@ ODD_RESULT: dict[str, Any] = {
 }
 
 
-def test_tools_and_results_pass_as_the_upstream_sent_them(tmp_path: Path) -> None:
+def test_b094_tools_and_results_pass_as_the_upstream_sent_them(tmp_path: Path) -> None:
     """B094: structuredContent beside a re-exported outputSchema; unknown content, members and annotations."""
 
     async def work() -> None:

@@ -221,7 +221,7 @@ QUICK = ("tools:read", "server:apple:*", "tool:berry/berry_turn")
         ("oauth", "2026", QUICK),
     ],
 )
-def test_who_may_see_and_do_what(tmp_path: Path, kind: str, era: str, some: tuple[str, ...]) -> None:
+def test_b200_who_may_see_and_do_what(tmp_path: Path, kind: str, era: str, some: tuple[str, ...]) -> None:
     async def work() -> None:
         servers = world(tmp_path / "servers")
         made = Texts if era == "2025" else ModernTexts
@@ -260,7 +260,7 @@ async def every_call_has_its_row(shared: Shared, servers: dict[str, dict[str, An
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.parametrize("kind", ["x-api-key", "oauth"])
-def test_a_search_finds_counts_and_loads_what_is_granted(tmp_path: Path, kind: str, era: str) -> None:
+def test_b200_a_search_finds_counts_and_loads_what_is_granted(tmp_path: Path, kind: str, era: str) -> None:
     async def work() -> None:
         servers = world(tmp_path / "servers")
         made = Texts if era == "2025" else ModernTexts

@@ -232,6 +232,41 @@ def test_an_output_that_is_a_file_is_refused_with_what_to_do(tmp_path: Path) -> 
     assert file.read_bytes() == b""
 
 
+def test_what_is_left_out_of_the_configuration_is_told_to_who_starts_it(private_home: Path, tmp_path: Path) -> None:
+    """Its callers cannot tell a server that is invalid from one that nobody named."""
+    user, pi = private_home / ".config/pi-mcp/mcp.json", private_home / ".pi/agent/mcp.json"
+    for file in (user, pi):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    user.write_text('{"mcpServers": {"s": {"env": {"T": "S3CRET"}}')
+    ready = {**entry(tmp_path), "timeout": 3}
+    pi.write_text(json.dumps({"mcpServers": {"ok": ready, "bad": {"command": "x", "env": {"T": "S3CRET"}, "zzz": 1}}}))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"one": entry(tmp_path), "two": entry(tmp_path)}}))
+
+    def said() -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pi_mcp", "serve"],
+            cwd=project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+        assert "S3CRET" not in done.stderr
+        return done.stderr.splitlines()
+
+    lines = said()
+    assert len(lines) == 4, lines
+    assert sum(str(user) in line and line.startswith("pi-mcp: [configuration_invalid] ") for line in lines) == 1
+    assert sum(str(project / ".mcp.json") in line and line.startswith("pi-mcp: [refused] ") for line in lines) == 1
+    assert sum(line.startswith("pi-mcp: bad: [configuration_invalid] ") and "`zzz`" in line for line in lines) == 1
+    assert sum(line.startswith("pi-mcp: ok: [configuration_invalid] ") and "`timeout`" in line for line in lines) == 1
+    pi.unlink()
+    lines = said()
+    assert lines[-1] == "pi-mcp: There is no server to serve. `pi-mcp servers` shows what was read, and from where."
+    assert len(lines) == 3, lines
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "the client has gone"])
 def test_the_end_is_not_put_off_by_an_upstream_that_is_still_starting(tmp_path: Path, how: str) -> None:

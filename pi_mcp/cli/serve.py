@@ -10,12 +10,13 @@ import asyncio
 import logging
 import signal
 import sys
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.cli import serve_access, serve_oauth
 from pi_mcp.cli.common import configuration_of_run, ending_signals, show
-from pi_mcp.errors import failure
+from pi_mcp.errors import failure, outside_chat
 from pi_mcp.text import clean_line
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def serve(options: argparse.Namespace) -> int:
         ) from None
     del starlette, uvicorn
     _log_to_stderr()
+    _say_left_out(configuration)
     if address is None:
         if sys.stdin.isatty():
             show(
@@ -124,6 +126,17 @@ def serve(options: argparse.Namespace) -> int:
             )
         return asyncio.run(_stdio(options, configuration))
     return asyncio.run(_http(options, configuration, *address))
+
+
+def _say_left_out(configuration: Configuration) -> None:
+    """Who starts a gateway sees no `/mcp`, and a server that is missing looks to its callers like one never named."""
+    from pi_mcp.commands.configured import left_out
+
+    for diagnostic in left_out(configuration):
+        hint = None if diagnostic.hint is None else outside_chat(diagnostic.hint)
+        show(f"pi-mcp: {replace(diagnostic, hint=hint).line()}", error=True)
+    if not configuration.servers:
+        show("pi-mcp: There is no server to serve. `pi-mcp servers` shows what was read, and from where.", error=True)
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -36,6 +36,23 @@ def broken(configuration: Configuration) -> Diagnostic | None:
     return next((report.diagnostic for report in configuration.files if report.status == "invalid"), None)
 
 
+def left_out(configuration: Configuration) -> tuple[Diagnostic, ...]:
+    """What is used of no file although a person may expect it, each once: broken files, entries that are invalid or
+    wait for trust, and fields that are passed over."""
+    found = [
+        *configuration.diagnostics,
+        *(report.diagnostic for report in configuration.files if report.diagnostic is not None),
+    ]
+    said = {diagnostic.message for diagnostic in found}
+    for entry in configuration.entries.values():
+        found.extend(entry.warnings)
+        waits = entry.state in ("invalid", "untrusted_project")
+        # What is said of a file is not said of each of its servers again.
+        if waits and entry.diagnostic is not None and entry.diagnostic.message not in said:
+            found.append(entry.diagnostic)
+    return tuple(dict.fromkeys(found))
+
+
 def nothing_configured(configuration: Configuration) -> str:
     """The whole message, ending in an example that works when pasted; of a broken file what there is to mend."""
     if broken(configuration):

@@ -139,6 +139,8 @@ class ClientSession:
         self.log_level: str | None = None
         self.used: dict[str, Upstream] = {}
         """The upstreams that it has used, by server."""
+        self.announced: set[str] = set()
+        """Servers of which it was told that their prompts and resources are in its lists now."""
         self.listeners: dict[object, Callable[[str, dict[str, Any]], None]] = {}
         """Open subscriptions of the modern era."""
         self.subscribed: dict[str, str] = {}

@@ -49,6 +49,10 @@ class Refused(Denial):
         super().__init__(rpc.FORBIDDEN, message, data)
 
 
+class NotSent(RpcError):
+    """A call that was kept back for another reason than the caller's rights."""
+
+
 def unknown(asked: Asked, name: str) -> RpcError:
     """What nobody has, said to somebody from whom nothing is hidden."""
     if asked == "resource":
@@ -72,7 +76,7 @@ async def attended(ticket: Ticket, work: Awaitable[dict[str, Any]]) -> dict[str,
     except asyncio.CancelledError:
         await ticket.end("cancelled", None)
         raise
-    except Refused:
+    except (Refused, NotSent):
         await ticket.end("refused", None)
         raise
     except Exception:

@@ -74,6 +74,8 @@ class Loading:
         self._keeps = keeps
         self.session: Session = plugin.session(id, HeadlessHost(), keep=False, servers=servers)
         self.session.when_full = f"call it with {CALL_TOOL}"
+        self._compared: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        """Loaded tools that had changed: the definition on the client's connection, and what a search finds."""
         self.listed = asyncio.Event()
         """The client was sent its list of tools."""
         self.ignored = 0
@@ -91,6 +93,18 @@ class Loading:
             return any(permits(server, one.definition) for one in self.session.kept_tools(server, name))
 
         self.session.only = only
+
+    def compare(self, server: str, wire: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """`wire`, a loaded tool's, is no longer what was loaded, and `found` is what a search finds from now on."""
+        self._compared[server, str(wire["name"])] = (wire, found)
+
+    def found_anew(self, server: str, wire: Mapping[str, Any]) -> bool:
+        """Whether a loaded tool is what a search found when it was listed beside this very definition.
+
+        Some servers list other words on each connection, or each time; what the client was shown is one of them.
+        """
+        beside, found = self._compared.get((server, str(wire["name"])), (None, None))
+        return found is not None and beside == wire and self.session.outdated(server, found) is None
 
     def own_tools(self) -> list[dict[str, Any]]:
         search = self.session.search_tool

@@ -154,7 +154,7 @@ def of_diagnostic(diagnostic: Diagnostic) -> RpcError:
         code = TIMED_OUT
     elif diagnostic.code == "refused":
         code = FORBIDDEN
-    elif diagnostic.code in ("usage", "not_found"):
+    elif diagnostic.code in ("usage", "not_found", "tool_changed"):
         code = INVALID_PARAMS
     lead = f"{clean_line(diagnostic.server, 64)}: " if diagnostic.server else ""
     return RpcError(code, f"{lead}{diagnostic.message}", diagnostic.to_json())

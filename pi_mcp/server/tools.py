@@ -7,14 +7,15 @@ is sent the gate has said yes, its headers agree with its body, and nobody would
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pi_mcp.errors import Diagnostic, PiMcpError
 from pi_mcp.plugin import SEARCH_TOOL, RpcError, Upstream
 from pi_mcp.server import lists, rpc
-from pi_mcp.server.gate import Refused, attended
+from pi_mcp.server.gate import NotSent, Refused, attended
 from pi_mcp.server.loading import ALWAYS_LOAD, CALL_TOOL, OWN_TOOLS, Loading, defers_tools
 from pi_mcp.server.names import looks_cut, read_back
 
@@ -124,6 +125,7 @@ class Tools:
 
         async def work() -> dict[str, Any]:
             self._consent(exchange, server, wire, arguments or {})
+            await self._as_loaded(exchange, server, wire)
             try:
                 return await self._gateway.forward(exchange, upstream, "tools/call", sent, schema=_schema(wire))
             except RpcError as error:
@@ -136,7 +138,22 @@ class Tools:
 
         result = await attended(ticket, work())
         self._gateway.resources.learn_result(exchange.session, server, result)
+        self._announce(exchange, server, upstream)
         return result
+
+    def _announce(self, exchange: Exchange, server: str, upstream: Upstream) -> None:
+        """With the face `search` prompts and resources are those of the servers that a client has used: there may be
+        more now, and a client that listed when it came would not look again."""
+        session = exchange.session
+        if self._gateway.expose == "all" or (session.id is None and not session.modern) or server in session.announced:
+            return
+        if session.outbox is None and session.streaming() is None and not session.listeners:
+            return  # nobody hears it now; perhaps after the next call
+        session.announced.add(server)
+        kinds: tuple[Literal["prompts", "resources"], ...] = ("prompts", "resources")
+        for kind in kinds:
+            if lists.declares(upstream, kind) and self._gateway.gate.reaches(exchange.caller, server, kind):
+                session.changed(kind)
 
     def _own_name(self, exchange: Exchange, name: str) -> str:
         """The gateway's name of a tool that is called as the command line and hosts call it, `mcp__SERVER__TOOL`.
@@ -227,6 +244,29 @@ class Tools:
         rejection = validate_mcp_param_headers(schema, arguments, headers)
         if rejection is not None:
             raise RpcError(rejection.code, rejection.message, rejection.data)
+
+    async def _as_loaded(self, exchange: Exchange, server: str, wire: Mapping[str, Any]) -> None:
+        """What a search has loaded is called as it was found, or not at all (DESIGN §7): the client goes on showing the
+        old definition until it searches again, and nobody would see that it is another tool now.
+
+        With the face `all` the client has the live definition, or has been told to list again.
+        """
+        loading = exchange.session.loadings.get(self._gateway.view(exchange.caller, "tools"))
+        if self._gateway.expose == "all" or loading is None or len(wire) < 2:  # a bare one is not listed; see `_wire`
+            return
+        if loading.session.outdated(server, wire) is None or loading.found_anew(server, wire):
+            return
+        with contextlib.suppress(PiMcpError):
+            # The next search is to find the tool as it is, not as the cache has it.
+            catalog = await self._gateway.plugin.catalogs.refresh(server)
+            now = catalog.tool(str(wire["name"]))
+            if now is not None:
+                loading.compare(server, wire, now.wire)
+        problem = None if loading.found_anew(server, wire) else loading.session.outdated(server, wire)
+        if problem is not None:
+            error = rpc.of_diagnostic(self._gateway.disclosure.told(exchange.caller, problem.diagnostic))
+            hint = problem.diagnostic.hint
+            raise NotSent(error.code, f"{error.message} {hint}" if hint else error.message, error.data)
 
     def _consent(self, exchange: Exchange, server: str, wire: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """A call that a person would be asked about is refused: nobody can be asked (DESIGN §9)."""

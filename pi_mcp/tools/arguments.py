@@ -46,7 +46,7 @@ def parse_arguments(
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise _usage(f"{clean_line(word, 60)!r} is neither JSON nor key=value.")
+            raise _usage(f"{clean_line(word, 60)!r} is neither a JSON object nor key=value.")
         if key in arguments:
             raise _usage(f"{clean_line(key, 60)!r} is given twice.")
         if _is_broken(word):

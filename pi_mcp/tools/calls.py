@@ -40,7 +40,7 @@ async def call_live(
         catalog = await (catalogs.refresh(native.server) if repeated else catalogs.live(native.server))
         live = catalog.tool(native.tool)
         if live is None or live.hash != native.hash:
-            raise _changed(native, difference.describe(native.definition, live.wire if live else None), live is None)
+            raise changed(native, None if live is None else live.wire)
         try:
             # Looked up now: a reload may have put another connection in the old one's place.
             connection = connections.get(native.server)
@@ -62,7 +62,9 @@ async def call_live(
             repeated = True
 
 
-def _changed(native: NativeTool, changes: str, gone: bool) -> PiMcpError:
+def changed(native: NativeTool, live: Mapping[str, Any] | None) -> PiMcpError:
+    """The refusal of a call of a tool whose definition is `live` now, or that is gone; it says what is different."""
+    changes = difference.describe(native.definition, live)
     return failure(
         "tool_changed",
         "call",
@@ -70,7 +72,7 @@ def _changed(native: NativeTool, changes: str, gone: bool) -> PiMcpError:
         f"The live definition of {clean_line(native.tool)} is not the loaded one; nothing was sent. "
         f"{clean_line('; '.join(changes.splitlines()), 800).rstrip('.')}.",
         "Search again: the server offers it no longer."
-        if gone
+        if live is None
         else "Search for the tool again to load its current definition.",
     )
 

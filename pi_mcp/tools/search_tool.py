@@ -70,9 +70,13 @@ def search_definition(text: str) -> ToolDefinition:
 
 
 def search_description(
-    servers: Mapping[str, ServerDefinition], catalogs: Mapping[str, Catalog], counts: Mapping[str, int]
+    servers: Mapping[str, ServerDefinition],
+    catalogs: Mapping[str, Catalog],
+    counts: Mapping[str, int],
+    nothing: str = "No MCP server is configured.",
 ) -> str:
-    """What the model reads: how to search, and a line per server, with the number of tools where it is known."""
+    """What the model reads: how to search, and a line per server, with the number of tools where it is known; or
+    `nothing`, where there is no server."""
     lines = [SEARCH_TEXT]
     for name, definition in list(servers.items())[:LISTED]:
         count = counts.get(name)
@@ -83,7 +87,7 @@ def search_description(
             about = catalogs[name].title
         lines.append(f"- {name}{size}" + (f": {clean_line(about, 120)}" if about else ""))
     if len(lines) == 1:
-        return f"{SEARCH_TEXT}\nNo MCP server is configured."
+        return f"{SEARCH_TEXT}\n{nothing}"
     lines.insert(1, "Servers:")
     if len(servers) > LISTED:
         lines.append(f"- and {len(servers) - LISTED} more")

@@ -53,7 +53,7 @@ async def _ask(host: Host, item: form.Field, over: str) -> Any:
     if item.several:
         labels = ", ".join(choice.label for choice in item.choices)
         question = f"{question}\nAny of: {labels}; with commas between."
-    elif item.kind != "text":
+    elif item.kind != "text" and item.title:  # the heading of a field without a title has it
         question = f"{question} ({item.kind})"
     if item.default is not form.MISSING:
         question = f"{question}\nNothing typed is {form.show(item.default)}."
