@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import logging
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import httpx2
 import pytest
 
 from pi_mcp.access import Grant, Scopes
+from pi_mcp.cli.serve import _Faults
 from pi_mcp.server import http as http_module
 from pi_mcp.server.doors import Doors
 from pi_mcp.server.streams import HttpSession
@@ -21,6 +26,7 @@ from tests.hostile.script import entry, methods_of
 from tests.plugin_support import greeting
 from tests.support import run
 
+SECRET = "planted-secret-8fd2"
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -361,6 +367,87 @@ def test_a_call_that_does_not_end_is_cut_off_when_the_bound_has_passed(tmp_path:
             await client._http.aclose()
 
     run(work())
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_end_begins_no_second_time_to_drain(tmp_path: Path) -> None:
+    """Else a supervisor that was told of one kills the gateway, and its upstreams are nobody's."""
+
+    async def work() -> None:
+        server = entry(tmp_path, {"tools/call": [{"hang": True}]})
+        async with gateway_of({"s": server}, tmp_path, expose="all", drain=8.0) as running:
+            client = Client(running.url)
+            await client.begin()
+            calling = asyncio.create_task(client.call("s__echo"))
+            await until(lambda: "tools/call" in methods_of(server))
+            port = int(running.url.split(":")[2].split("/")[0])
+            _, half = await asyncio.open_connection("127.0.0.1", port)
+            half.write(
+                f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+                "Accept: application/json\r\nContent-Length: 100\r\n\r\n{".encode()
+            )
+            await half.drain()
+            await client.request("ping")  # what came before has arrived
+            running.stop()
+            with pytest.raises(Failed):
+                await calling
+            assert running.task is not None
+            await asyncio.wait_for(asyncio.shield(running.task), 7)
+            half.close()
+            await client._http.aclose()
+
+    run(work())
+
+
+def test_a_process_without_files_waits_for_one_and_does_nothing_else(tmp_path: Path) -> None:
+    """asyncio tries as often as the backlog is long, and reports each try and repeats it: megabytes a second."""
+    resource = pytest.importorskip("resource")
+    reports: list[Any] = []
+
+    async def work() -> None:
+        async with gateway_of({"s": entry(tmp_path)}, tmp_path) as running, browser() as http:
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: reports.append(context))
+            port = int(running.url.split(":")[2].split("/")[0])
+            waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+            limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+            try:
+                with contextlib.suppress(OSError):
+                    while True:
+                        taken.append(os.open(os.devnull, os.O_RDONLY))
+                await until(lambda: reports)
+                await asyncio.sleep(0.3)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                for number in taken:
+                    os.close(number)
+            assert all(report["exception"].errno == errno.EMFILE for report in reports)
+            assert len(reports) < 10
+            assert (await http.get(running.url.replace("/mcp", "/healthz"))).text == "ok\n"
+            for one in waiting:
+                one.close()
+
+    run(work())
+
+
+def test_what_the_loop_has_to_tell_is_a_line_without_values(caplog: pytest.LogCaptureFixture) -> None:
+    faults = _Faults()
+    full = {"message": "m", "exception": OSError(errno.EMFILE, "Too many open files"), "socket": None}
+    loop = asyncio.new_event_loop()
+    try:
+        loop.set_exception_handler(faults)
+        with caplog.at_level(logging.WARNING, "pi_mcp.server"):
+            for _ in range(3):
+                loop.call_exception_handler(full)
+            loop.call_exception_handler({"message": SECRET, "exception": ValueError(SECRET)})
+    finally:
+        loop.close()
+    first, second = [record.getMessage() for record in caplog.records]
+    assert "no further connection" in first
+    assert "ulimit -n" in first
+    assert second == "something failed inside pi-mcp: ValueError"
+    assert SECRET not in caplog.text
 
 
 def test_the_newer_protocols_envelope_and_headers_have_to_agree(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ stdio nothing but the protocol is written to standard output.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +48,10 @@ HTTP_ONLY: Mapping[str, object] = MappingProxyType(
     }
 )
 """Options that mean nothing over stdio, and what they are when nobody gave them."""
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Why the system gives no connection; asyncio tries again every second."""
+SAY_AGAIN = 60.0
+"""Seconds for which it is not said again that no connection can be taken."""
 
 
 def register(add: Add) -> None:
@@ -202,6 +209,7 @@ async def _stdio(options: argparse.Namespace, configuration: Configuration) -> i
 
     plugin = _plugin(options, configuration)
     stop = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_Faults())
     _on_signals(stop.set)
     try:
         _gateway(options, plugin)
@@ -217,6 +225,7 @@ async def _http(options: argparse.Namespace, configuration: Configuration, host:
     from pi_mcp.server.http import app
     from pi_mcp.server.listening import listening, serve_http
 
+    asyncio.get_running_loop().set_exception_handler(_Faults())
     # Whatever can be in the way comes before there is a store: one that is left behind would want keys.
     wanted = serve_access.http_wanted(options, host, port)
     plugin = _plugin(options, configuration)
@@ -259,6 +268,27 @@ def _on_signals(call: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, *ending_signals()):
         loop.add_signal_handler(number, call)
+
+
+class _Faults:
+    """What the event loop would print with a traceback, which has lines of source and perhaps values: one line."""
+
+    def __init__(self) -> None:
+        self._said = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        del loop
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in FULL and "socket" in context:
+            if time.monotonic() >= self._said + SAY_AGAIN:
+                self._said = time.monotonic()
+                _LOG.error(
+                    "no further connection can be taken for now: %s. Every client and every upstream takes files; "
+                    "`ulimit -n`, or LimitNOFILE= of a unit, allows more",
+                    os.strerror(error.errno),
+                )
+            return
+        _LOG.error("something failed inside pi-mcp: %s", type(error).__name__ if error else "no exception")
 
 
 class _Lines(logging.Handler):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ HEAD_TIME = 30.0
 """Seconds in which a request's head has to come, on a new connection or after its first byte."""
 WRITE_TIME = 60.0
 """Seconds for which a client may take nothing of what waits for it."""
+LAST_BYTES = 2.0
+"""Seconds for what is on its way to clients when the time to drain is over."""
 
 
 async def serve_http(
@@ -53,6 +56,7 @@ async def serve_http(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
+                listener.listen(BACKLOG)
                 on_ready(f"http://{shown}:{port}/mcp")
 
     config = uvicorn.Config(
@@ -64,8 +68,11 @@ async def serve_http(
         lifespan="on",
         http="h11",  # httptools, which would be taken where it is installed, bounds no head
         ws="none",
+        # How often asyncio tries to accept at a time. Where the process can have no more files each try fails, is
+        # reported and comes again after a second: with many the reports are all that it does, megabytes a second.
+        backlog=1,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(drain) + 1),
+        timeout_graceful_shutdown=_whole(drain),
         proxy_headers=False,
     )
     config.load()
@@ -75,11 +82,14 @@ async def serve_http(
 
     async def stop() -> None:
         endpoint = application.endpoint
+        end = asyncio.get_running_loop().time() + drain
         try:
             endpoint.drain()
             await endpoint.finished(drain)
             await endpoint.cut()
         finally:
+            # One time for all: a client that takes nothing of its answer begins no second one.
+            config.timeout_graceful_shutdown = _whole(end - asyncio.get_running_loop().time())
             server.should_exit = True
 
     def signalled() -> None:
@@ -97,6 +107,11 @@ async def serve_http(
             task.cancel()
         await asyncio.gather(*stopping, return_exceptions=True)
         listener.close()
+
+
+def _whole(seconds: float) -> int:
+    """What uvicorn is told to wait for its connections, of the seconds that are left."""
+    return math.ceil(max(seconds, LAST_BYTES))
 
 
 def _impatient(protocol: Any) -> Any:
