@@ -298,7 +298,9 @@ class Failing:
         return getattr(self._store, name)
 
 
-def test_what_cannot_be_recorded_is_not_sent_and_what_was_sent_is_not_undone(tmp_path: Path) -> None:
+def test_what_cannot_be_recorded_is_not_sent_and_what_was_sent_is_not_undone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         upstream = server(tmp_path)
         opened = await open_store(tmp_path / "store.sqlite3")
@@ -326,10 +328,22 @@ def test_what_cannot_be_recorded_is_not_sent_and_what_was_sent_is_not_undone(tmp
                     failing.methods = set()
                     assert [row.outcome for row in await rows(shared)] == ["unknown"]
                     assert AUDIT_META not in (await client.call("s__turn", {})).get("_meta", {})
+
+                    failing.methods = {"key"}
+                    with pytest.raises(Failed) as caught:
+                        await client.request("ping")
+                    assert caught.value.status == 503
+                    assert SECRET not in str(caught.value)
+                    failing.methods = set()
         finally:
             await opened.close()
 
     run(work())
+    # The caller is told that the operator has to look after it, and the operator what there is to look after.
+    told = [record.getMessage() for record in caplog.records if record.name == "pi_mcp.server"]
+    reasons = ("was not sent", "a refused call has no", "could not be closed", "a credential could not be checked")
+    for reason in reasons:
+        assert any(reason in line and "The disk is full." in line for line in told), reason
 
 
 # what a row says of the arguments

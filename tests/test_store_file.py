@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import stat
@@ -167,6 +168,28 @@ def test_a_full_disk_loses_nothing_and_the_store_goes_on_afterwards(tmp_path: Pa
     with_store(tmp_path, work)
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "is full"),
+        (errno.EROFS, "for writing"),
+        (errno.EACCES, "for writing"),
+        (errno.EIO, "disk failed"),
+    ],
+)
+@pytest.mark.parametrize("what", ["database", "locked"])
+def test_a_disk_that_fails_beside_the_database_is_told_as_the_databases_own_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int, said: str
+) -> None:
+    """Its folder and its lock are on the same disk."""
+
+    def fails(path: Path, **_: Any) -> None:
+        raise OSError(number, SECRET, str(path))
+
+    monkeypatch.setattr(opening.files, what, fails)
+    assert said in str(failing(open_store(path_in(tmp_path))))
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.2)
@@ -188,6 +211,18 @@ def test_a_store_that_another_program_holds_is_reported_and_usable_again_later(t
         assert len(await store.keys()) == 2
 
     with_store(tmp_path, work)
+
+
+def test_a_store_in_its_newest_form_is_opened_without_a_write(tmp_path: Path, impatient: None) -> None:
+    """What only looks works on a full disk, and while somebody else writes."""
+    kept = key()
+    with_store(tmp_path, lambda store: store.add_key(kept))
+    holder = sqlite3.connect(path_in(tmp_path), isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        assert with_store(tmp_path, lambda store: store.keys()) == [kept]
+    finally:
+        holder.close()
 
 
 def test_one_write_that_fails_does_not_undo_those_that_share_its_transaction(tmp_path: Path) -> None:

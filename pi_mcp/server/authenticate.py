@@ -107,7 +107,7 @@ class Authentication:
         except CannotTell as error:
             raise Unavailable(error.reason) from None
         except PiMcpError as error:
-            raise Unavailable(error.diagnostic.code) from None
+            raise Unavailable(error.diagnostic.line()) from None
 
     async def _key(self, text: str) -> Grant:
         found = minted.recognise(text, "key")
@@ -202,7 +202,7 @@ class Layer:
         try:
             await store.record(AuditRow.by(grant, "request", self._how.clock(), outcome="limited"))
         except PiMcpError as error:
-            _LOG.error("a request over a limit has no audit row: %s", error.diagnostic.code)
+            _LOG.error("a request over a limit has no audit row: %s", error.diagnostic.line())
 
     def _challenge(self, scope: Scope, error: Unauthorized) -> tuple[bytes, bytes]:
         parts = []

@@ -155,7 +155,7 @@ class ScopedGate:
         try:
             await self._store.record(row)
         except PiMcpError as error:
-            _LOG.error("a refused call has no audit row: %s", error.diagnostic.code)
+            _LOG.error("a refused call has no audit row: %s", error.diagnostic.line())
             data[AUDIT_META] = "failed"
 
     def _actions(
@@ -193,7 +193,7 @@ class ScopedGate:
         try:
             await self._store.open_call(row)
         except PiMcpError as error:
-            _LOG.error("a call was not sent, since its audit row could not be opened: %s", error.diagnostic.code)
+            _LOG.error("a call was not sent, since its audit row could not be opened: %s", error.diagnostic.line())
             raise RpcError(
                 rpc.UNREACHABLE,
                 "The audit trail cannot be written, so that nothing was sent. The operator has to look after it.",
@@ -214,7 +214,7 @@ class ScopedGate:
         try:
             await asyncio.shield(work)
         except PiMcpError as error:
-            _LOG.error("the audit row %s could not be closed: %s", row.id, error.diagnostic.code)
+            _LOG.error("the audit row %s could not be closed: %s", row.id, error.diagnostic.line())
             return False
         except asyncio.CancelledError:
             work.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -6,20 +6,34 @@ are never part of it.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from pathlib import Path
 
 from pi_mcp.errors import PiMcpError, failure
 from pi_mcp.text import clean_line
 
+_BY_ERRNO = {
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EDQUOT: sqlite3.SQLITE_FULL,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.EACCES: sqlite3.SQLITE_READONLY,
+    errno.EPERM: sqlite3.SQLITE_READONLY,
+    errno.EIO: sqlite3.SQLITE_IOERR,
+}
+"""What SQLite calls the failures that the files beside the database meet as well: its lock, its folder."""
+
 
 def store_failure(error: BaseException, path: Path) -> PiMcpError:
-    """The failure behind an exception: locked, full, damaged, not writable, or unknown."""
+    """The failure behind an exception, of SQLite or of the files around it: locked, full, damaged, not writable, or
+    unknown."""
     if isinstance(error, PiMcpError):
         return error
     cause = getattr(error, "orig", None) or error
     code = getattr(cause, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
+    if isinstance(cause, OSError):
+        primary = _BY_ERRNO.get(cause.errno or 0)
     place = clean_line(str(path), 300)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return failure(
@@ -51,7 +65,7 @@ def store_failure(error: BaseException, path: Path) -> PiMcpError:
             "command",
             None,
             f"The store ({place}) cannot be opened for writing.",
-            "See who owns the file and its folder; the folder has to be writable, too.",
+            "See who owns the file and its folder, which has to be writable, too, and that the disk is not read-only.",
         )
     if primary == sqlite3.SQLITE_IOERR:
         return failure(

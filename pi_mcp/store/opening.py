@@ -19,6 +19,8 @@ from pi_mcp.text import clean_line
 if TYPE_CHECKING:
     import sqlite3
 
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
     from sqlalchemy import Connection, Engine
 
 APPLICATION_ID = 0x70694D43
@@ -47,7 +49,10 @@ def open_engine(path: Path, *, create: bool = True) -> Engine:
             "`pi-mcp keys create` makes one; --store names another place.",
         )
     _need_packages()
-    files.database(path)
+    try:
+        files.database(path)
+    except OSError as error:
+        raise store_failure(error, path) from None
     engine = engine_for(path)
     try:
         # One process at a time: two that find a new file would both begin to fill it.
@@ -107,23 +112,40 @@ def _prepare(engine: Engine, path: Path) -> None:
                 f"The file system of the store ({clean_line(str(path), 300)}) cannot share memory between processes.",
                 "Put the store on a local disk.",
             )
+        if mark == APPLICATION_ID and _is_newest(connection):
+            return  # without a write: what only reads works on a full disk, too, and beside whoever writes
     with engine.connect().execution_options(immediate=True) as connection, connection.begin():
         _migrate(connection, path)
         connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
 
 
-def _migrate(connection: Connection, path: Path) -> None:
-    from alembic import command
+def _steps() -> tuple[Config, ScriptDirectory]:
     from alembic.config import Config
-    from alembic.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
     config = Config()
     config.set_main_option("script_location", "pi_mcp.store:migrations")
     config.set_main_option("path_separator", "os")
+    return config, ScriptDirectory.from_config(config)
+
+
+def _found(connection: Connection) -> str | None:
+    """The form that the file has; None for one without tables."""
+    from alembic.migration import MigrationContext
+
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _is_newest(connection: Connection) -> bool:
+    return _found(connection) == _steps()[1].get_current_head()
+
+
+def _migrate(connection: Connection, path: Path) -> None:
+    from alembic import command
+
+    config, scripts = _steps()
     config.attributes["connection"] = connection
-    scripts = ScriptDirectory.from_config(config)
-    found = MigrationContext.configure(connection).get_current_revision()
+    found = _found(connection)
     if found == scripts.get_current_head():
         return
     if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:

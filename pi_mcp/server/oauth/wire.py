@@ -142,7 +142,7 @@ def api(handler: Handler) -> Handler:
             code = "invalid_client_metadata" if request.url.path.endswith("/register") else "invalid_request"
             return sent(error_answer(code, error.description, error.status))
         except PiMcpError as error:
-            _LOG.warning("an OAuth request failed: %s", error.diagnostic.code)
+            _LOG.warning("an OAuth request failed: %s", error.diagnostic.line())
             return sent(error_answer("temporarily_unavailable", "The gateway's store cannot be used now.", 503))
 
     return guarded

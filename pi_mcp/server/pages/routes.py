@@ -67,7 +67,7 @@ def person(handler: Handler) -> Handler:
         except Unreadable as error:
             return self.message("That did not work", error.description, status=error.status)
         except PiMcpError as error:
-            _LOG.warning("a page failed: %s", error.diagnostic.code)
+            _LOG.warning("a page failed: %s", error.diagnostic.line())
             return self.message("Not now", "The gateway's store cannot be used at the moment.", status=503)
 
     return guarded
