@@ -123,6 +123,26 @@ def test_b163_a_search_with_a_warm_cache_starts_no_server(play: Playground) -> N
     assert [play.seen(name, "start") for name in play.entries] == [1, 1, 1]
 
 
+def test_a_catalog_that_was_listed_while_the_clock_was_ahead_is_not_good_until_then(
+    play: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play.server("a")
+
+    async def main() -> None:
+        async with play.manager() as catalogs:
+            with monkeypatch.context() as ahead:
+                then = time.time() + 365 * DAY
+                ahead.setattr(discovery.time, "time", lambda: then)
+                await catalogs.discover(["a"])
+                assert catalogs.known("a") is not None
+            assert catalogs.known("a") is None
+            await catalogs.discover(["a"])
+            assert catalogs.known("a") is not None
+
+    run(main())
+    assert play.lists("a") == 2
+
+
 def test_a_discovery_contacts_only_the_servers_that_were_named(play: Playground) -> None:
     play.server("a")
     play.server("b")

@@ -54,3 +54,23 @@ def test_a_key_of_another_process_is_found_before_the_next_look(tmp_path: Path) 
             await store.close()
 
     run(work())
+
+
+def test_a_key_that_was_made_while_the_clock_was_ahead_is_replaced_when_it_is_right_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        now = [2_000_000_000.0]
+        store = await open_store(tmp_path / "store.sqlite3")
+        try:
+            keys = Keys(store, overlap=OVERLAP, clock=lambda: now[0])
+            ahead = await keys.signing()
+            now[0] -= 60  # as the clock of another gateway may differ
+            assert (await keys.signing()).id == ahead.id
+            now[0] -= ROTATE * 12
+            right = await keys.signing()
+            assert right.id != ahead.id
+            assert (await keys.signing()).id == right.id
+            assert await keys.verifying(ahead.id) is not None
+        finally:
+            await store.close()
+
+    run(work())

@@ -131,7 +131,7 @@ class Catalogs:
         server = self._server(name)
         if server is None or server.stale:
             return None
-        if server.catalog is not None and server.catalog.age(time.time()) < server.catalog.ttl:
+        if server.catalog is not None and server.catalog.fresh(time.time()):
             return server.catalog
         resolved = self._resolved(server)
         if resolved is None:
@@ -325,7 +325,7 @@ class Catalogs:
             (server, resolved)
             for server in servers
             if not server.stale
-            and (server.catalog is None or server.catalog.age(now) >= server.catalog.ttl)
+            and (server.catalog is None or not server.catalog.fresh(now))
             and (resolved := self._resolved(server)) is not None
         ]
         if not missing:
@@ -342,7 +342,7 @@ class Catalogs:
         if catalog is None or server.stale or self._servers.get(server.definition.name) is not server:
             return None
         if server.catalog is not None and server.catalog.fetched_at >= catalog.fetched_at:
-            return server.catalog if server.catalog.age(time.time()) < server.catalog.ttl else None
+            return server.catalog if server.catalog.fresh(time.time()) else None
         server.key, server.catalog, server.generation = key, catalog, None
         self._changed(server.definition.name)
         return catalog

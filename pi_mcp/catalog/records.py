@@ -14,6 +14,8 @@ from typing import Any
 from pi_mcp.jsontext import compact_json
 
 DAY = 86400.0
+CLOCK_SLACK = 300.0
+"""Seconds that a catalog may come from the future: clocks are set back a little, never by hours."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ class Catalog:
 
     def age(self, now: float) -> float:
         return max(0.0, now - self.fetched_at)
+
+    def fresh(self, now: float) -> bool:
+        """Whether it is within its time. Not one from the future: it would be for as long as the clock was ahead."""
+        return self.fetched_at <= now + CLOCK_SLACK and self.age(now) < self.ttl
 
 
 NO_CATALOGS: Mapping[str, Catalog] = MappingProxyType({})

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp import files
-from pi_mcp.catalog.records import DAY, Catalog, Tool
+from pi_mcp.catalog.records import CLOCK_SLACK, DAY, Catalog, Tool
 from pi_mcp.errors import PiMcpError
 from pi_mcp.text import redact
 
@@ -35,8 +35,6 @@ FILE_LIMIT = 32 * 1024 * 1024
 KEY_BYTES = 32
 _KEY_NAME = "key"
 _LOCK_NAME = "lock"
-_CLOCK_SLACK = 300.0
-"""Seconds that a file may come from the future: clocks are set back a little, never by hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +156,10 @@ class CatalogStore:
         except OSError:
             return None
         catalog = None if data is None else _decode(data, resolved, self._key() or b"")
-        if catalog is None or catalog.fetched_at > now + _CLOCK_SLACK:
+        if catalog is None or catalog.fetched_at > now + CLOCK_SLACK:
             return None
         files.touch(path)
-        return _Outcome(catalog, expired=catalog.age(now) >= catalog.ttl)
+        return _Outcome(catalog, expired=not catalog.fresh(now))
 
     def _key(self) -> bytes | None:
         """The directory's key, made when there is none; None when the directory cannot be used."""

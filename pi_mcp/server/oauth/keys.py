@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ALGORITHM = "ES256"
 ROTATE = 30 * 24 * 3600.0
 """Seconds that one key signs."""
+AHEAD = 300.0
+"""Seconds by which the clock of the process that made a key may have been ahead of this one's."""
 LOOK_AGAIN = 30.0
 """Seconds after which the store is asked whether another process replaced the key."""
 PUBLIC = ("kty", "crv", "x", "y", "kid", "alg", "use")
@@ -43,7 +45,8 @@ class Keys:
         current = next((key for key in keys if key.retired is None), None)
         if current is None:
             return await self._made(None, keys)
-        if now >= current.created + ROTATE:
+        # Or was made while the clock was ahead: it would sign for so much longer.
+        if not current.created - AHEAD <= now < current.created + ROTATE:
             return await self.rotate(current)
         return current
 
