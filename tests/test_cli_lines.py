@@ -211,16 +211,13 @@ def test_the_table_of_hosts_keeps_one_line_each_on_a_narrow_terminal() -> None:
 def test_what_a_gateway_tells_its_operator_is_broken_between_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pi_mcp.cli import common, serve
+    from pi_mcp.cli import common
+    from pi_mcp.cli.operator_lines import operator_lines
 
     monkeypatch.setattr(common, "terminal_columns", lambda stream: 40)
     log = logging.getLogger("pi_mcp.server")
-    before = list(log.handlers)
-    try:
-        serve._log_to_stderr()
+    with operator_lines(log):
         log.warning("%s", "git: [connection_failed] The server process exited with status 1 before the handshake.")
-    finally:
-        log.handlers[:] = before
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "pi-mcp: git: [connection_failed] The"
     assert all(width(line) <= 40 for line in lines)

@@ -218,7 +218,6 @@ def test_options_of_serve_that_cannot_be_meant_are_refused(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PI_MCP_INTROSPECTION_SECRET", raising=False)
-    monkeypatch.setattr("pi_mcp.cli.serve._log_to_stderr", lambda: None)
     config = tmp_path / "mcp.json"
     config.write_text('{"mcpServers": {}}')
     # As in a shell: argparse ends the process, everything else returns.

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pi_mcp.cli import serve_access, serve_oauth
-from pi_mcp.cli.common import configuration_of_run, ending_signals, show
+from pi_mcp.cli.common import configuration_of_run, ending_signals
+from pi_mcp.cli.operator_lines import operator_lines
 from pi_mcp.errors import failure, outside_chat
 from pi_mcp.text import clean_line
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pi_mcp.cli.common import Add
+    from pi_mcp.cli.operator_lines import Say
     from pi_mcp.config import Configuration
     from pi_mcp.plugin import Plugin
     from pi_mcp.server.gateway import Gateway
@@ -121,29 +123,32 @@ def serve(options: argparse.Namespace) -> int:
             "Install pi-mcp with it, from its folder: pip install '.[gateway]'.",
         ) from None
     del starlette, uvicorn
-    _log_to_stderr()
-    _say_left_out(configuration)
+    with operator_lines(_LOG) as say:
+        _say_left_out(configuration, say)
+        return _serve(options, configuration, address, say)
+
+
+def _serve(options: argparse.Namespace, configuration: Configuration, address: tuple[str, int] | None, say: Say) -> int:
     if address is None:
         if sys.stdin.isatty():
-            show(
+            say(
                 "pi-mcp: The gateway speaks MCP on standard input and output, and this is a terminal: a client starts "
                 "it. `pi-mcp install CLIENT` writes it into a client's file, --http 127.0.0.1:8400 serves clients by "
-                "address; Ctrl-C ends this.",
-                error=True,
+                "address; Ctrl-C ends this."
             )
         return asyncio.run(_stdio(options, configuration))
-    return asyncio.run(_http(options, configuration, *address))
+    return asyncio.run(_http(options, configuration, *address, say))
 
 
-def _say_left_out(configuration: Configuration) -> None:
+def _say_left_out(configuration: Configuration, say: Say) -> None:
     """Who starts a gateway sees no `/mcp`, and a server that is missing looks to its callers like one never named."""
     from pi_mcp.commands.configured import left_out
 
     for diagnostic in left_out(configuration):
         hint = None if diagnostic.hint is None else outside_chat(diagnostic.hint)
-        show(f"pi-mcp: {replace(diagnostic, hint=hint).line()}", error=True)
+        say(f"pi-mcp: {replace(diagnostic, hint=hint).line()}")
     if not configuration.servers:
-        show("pi-mcp: There is no server to serve. `pi-mcp servers` shows what was read, and from where.", error=True)
+        say("pi-mcp: There is no server to serve. `pi-mcp servers` shows what was read, and from where.")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -221,7 +226,7 @@ async def _stdio(options: argparse.Namespace, configuration: Configuration) -> i
     return 0
 
 
-async def _http(options: argparse.Namespace, configuration: Configuration, host: str, port: int) -> int:
+async def _http(options: argparse.Namespace, configuration: Configuration, host: str, port: int, say: Say) -> int:
     from pi_mcp.server.http import app
     from pi_mcp.server.listening import listening, serve_http
 
@@ -254,8 +259,8 @@ async def _http(options: argparse.Namespace, configuration: Configuration, host:
 
             def ready(url: str) -> None:
                 for line in access.lines:
-                    show(f"pi-mcp: {line}", error=True)
-                show(f"pi-mcp serves {url}", error=True)
+                    say(f"pi-mcp: {line}")
+                say(f"pi-mcp serves {url}")
 
             await serve_http(application, listener, drain=options.drain_timeout, on_signals=_on_signals, on_ready=ready)
     finally:
@@ -289,19 +294,3 @@ class _Faults:
                 )
             return
         _LOG.error("something failed inside pi-mcp: %s", type(error).__name__ if error else "no exception")
-
-
-class _Lines(logging.Handler):
-    """Standard error, as other lines for a person go there."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        show(self.format(record), error=True)
-
-
-def _log_to_stderr() -> None:
-    """What an operator has to know: warnings, one line each, in our own words."""
-    handler = _Lines()
-    handler.setFormatter(logging.Formatter("pi-mcp: %(message)s"))
-    handler.setLevel(logging.WARNING)
-    _LOG.addHandler(handler)
-    _LOG.propagate = True
