@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -380,6 +382,32 @@ def test_a_gateway_that_does_not_start_leaves_no_store_either(
     file, _ = configured(tmp_path)
     said(capsys, "serve", "--config", str(file), "--http", "127.0.0.1:0", *options, code=2)
     assert not default_path().exists()
+
+
+@pytest.mark.parametrize("how", ["a link that leads nowhere", "a folder that cannot be read"])
+def test_a_store_that_cannot_be_looked_at_lets_nobody_in_unasked(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is not there, or belongs to somebody else now: there are keys all the same."""
+    file, _ = configured(tmp_path)
+    place = default_path()
+    if how.startswith("a link"):
+        place.parent.mkdir(parents=True, mode=0o700)
+        place.symlink_to(tmp_path / "disk" / "store.sqlite3")
+        code = 2
+    else:
+        look = os.lstat
+
+        def forbidden(path: Any, *words: Any, **more: Any) -> os.stat_result:
+            if Path(path) == place:
+                raise PermissionError(errno.EACCES, "no", str(path))
+            return look(path, *words, **more)
+
+        monkeypatch.setattr(os, "lstat", forbidden)
+        code = 3
+    out, err = said(capsys, "serve", "--config", str(file), "--http", "127.0.0.1:0", code=code)
+    assert "every program on this machine" not in out + err
+    assert str(place) in err
 
 
 @pytest.mark.parametrize("what", ["port", "face"])

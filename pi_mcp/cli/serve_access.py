@@ -109,7 +109,7 @@ def http_wanted(options: argparse.Namespace, host: str, port: int) -> Wanted:
     """Makes nothing. Raises ConfigurationError where callers of other machines would be let in unasked, and for
     options that do not go together."""
     from pi_mcp.server.doors import is_loopback
-    from pi_mcp.store import default_path
+    from pi_mcp.store import default_is_there
 
     _check(options, http=True)
     loopback = is_loopback(host)
@@ -122,7 +122,7 @@ def http_wanted(options: argparse.Namespace, host: str, port: int) -> Wanted:
             "Use --http 127.0.0.1:PORT.",
         )
     oauth = serve_oauth.wanted(options)
-    there = oauth or options.store is not None or default_path().exists()
+    there = oauth or options.store is not None or default_is_there()
     if not there and not loopback:
         raise failure(
             "configuration_invalid",

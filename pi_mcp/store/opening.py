@@ -7,6 +7,7 @@ written by a newer pi-mcp is left as it is, and the failure says which.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -32,6 +33,22 @@ _LOG = logging.getLogger("pi_mcp.store")
 def default_path() -> Path:
     """Where the gateway's store is when nobody says otherwise."""
     return files.state_dir() / "gateway" / "store.sqlite3"
+
+
+def default_is_there() -> bool:
+    """Whether anything has the name of that store, also what cannot be used as one.
+
+    Raises PiMcpError where nobody can say. A gateway without a store asks nobody who they are: a link that leads
+    nowhere, or a folder that cannot be read, is no reason for that.
+    """
+    path = default_path()
+    try:
+        os.lstat(path)  # `Path.exists` takes other failures for a no, and more of them in newer Pythons
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise store_failure(error, path) from None
+    return True
 
 
 def open_engine(path: Path, *, create: bool = True) -> Engine:
