@@ -441,6 +441,10 @@ def test_what_the_loop_has_to_tell_is_a_line_without_values(caplog: pytest.LogCa
             for _ in range(3):
                 loop.call_exception_handler(full)
             loop.call_exception_handler({"message": SECRET, "exception": ValueError(SECRET)})
+            with socket.socket() as closed:
+                pass
+            loop.call_soon(loop._start_serving, None, closed)  # type: ignore[attr-defined]
+            loop.run_until_complete(asyncio.sleep(0))
     finally:
         loop.close()
     first, second = [record.getMessage() for record in caplog.records]

@@ -293,4 +293,6 @@ class _Faults:
                     os.strerror(error.errno),
                 )
             return
+        if "._start_serving(" in str(context.get("message")):
+            return  # it tries again where nobody listens any more
         _LOG.error("something failed inside pi-mcp: %s", type(error).__name__ if error else "no exception")
