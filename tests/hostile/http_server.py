@@ -126,6 +126,7 @@ class HttpServer:
         """Sockets that were ever accepted."""
         self._hits: dict[str, int] = {}
         self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -197,13 +198,12 @@ class HttpServer:
         if self.tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*self.tls)
-        tasks: set[asyncio.Task[None]] = set()
 
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)  # here: a task that is cancelled before it begins closes nothing
             task = asyncio.ensure_future(self._connection(reader, writer))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
         server = await asyncio.start_server(
             accepted, "127.0.0.1", self.port, ssl=context, limit=1 << 20, reuse_address=True
@@ -211,11 +211,20 @@ class HttpServer:
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
+        # Who was accepted in this very turn is in a task of asyncio's own, which forgets the socket when the server is
+        # closed or the task is cancelled before it has begun.
+        for listening in server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
         server.close()
-        for task in list(tasks):
-            task.cancel()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            self._reset_all()
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.sleep(0)
         self._reset_all()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
