@@ -20,7 +20,7 @@ from pi_mcp.config import configuration_of
 from pi_mcp.connect import Connections
 from pi_mcp.connect.session import load_sdk
 from pi_mcp.errors import PiMcpError
-from tests.hostile.processes import descendants_of, gone, open_files
+from tests.hostile.processes import descendants_of, gone, nothing_beside, open_files
 
 SECRET = "s3cr3t-planted-value"
 """Planted in scripts and environments; no error may show it."""
@@ -66,7 +66,4 @@ async def connected(
         pids = [pid for pid in descendants_of(os.getpid()) if pid not in others]
         await connections.close()
         assert await asyncio.to_thread(gone, pids, 3.0), "processes are left"
-        await asyncio.sleep(0.02)
-        left = {task for task in asyncio.all_tasks() - tasks if task is not asyncio.current_task()}
-        assert not left, left
-        assert open_files() <= files, "file descriptors are left"
+        await nothing_beside(files, tasks)

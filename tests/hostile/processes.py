@@ -1,13 +1,15 @@
-"""Which processes are left: what tests of process life ask again and again. Linux.
+"""Which processes, files and tasks are left: what tests of process life ask again and again. Linux.
 
 Comes in: process ids. Goes out: those that live. A zombie counts as gone, because PID 1 may reap late.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def alive(pids: Iterable[int]) -> list[int]:
@@ -59,3 +61,19 @@ def descendants_of(pid: int) -> list[int]:
 def open_files() -> int:
     """How many file descriptors this process holds."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def nothing_beside(files: int, tasks: set[asyncio.Task[Any]], seconds: float = 10.0) -> None:
+    """Fail when, after `seconds`, there are more files than `files`, or tasks that are not among `tasks`.
+
+    They may take a moment: the other end of a connection is often closed by a server in a thread of this process.
+    """
+
+    def left() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() - tasks if task is not asyncio.current_task()]
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and (open_files() > files or left()):  # noqa: ASYNC110 -- no event
+        await asyncio.sleep(0.02)
+    assert not left(), left()
+    assert open_files() <= files, "file descriptors are left"

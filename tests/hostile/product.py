@@ -25,7 +25,7 @@ from pi_mcp.connect.session import load_sdk
 from pi_mcp.errors import CODES, Diagnostic, PiMcpError
 from pi_mcp.host import HeadlessHost
 from pi_mcp.plugin import CallAnswer, Plugin, SearchAnswer, Session
-from tests.hostile.processes import children_of, descendants_of, gone, open_files
+from tests.hostile.processes import children_of, descendants_of, gone, nothing_beside, open_files
 
 SECRET = "s3cr3t-planted-value"
 """Planted in environments, headers, error texts and bodies; nothing may show it."""
@@ -198,16 +198,8 @@ async def product(
         took = loop.time() - started
         assert took < 8, f"closing took {took:.1f} s"
         assert await asyncio.to_thread(gone, pids, 3.0), "processes are left"
-        end = loop.time() + 2.0
-        while loop.time() < end and (open_files() > files or _tasks_beside(tasks)):  # noqa: ASYNC110 -- no event
-            await asyncio.sleep(0.02)
-        assert not _tasks_beside(tasks), _tasks_beside(tasks)
-        assert open_files() <= files, "file descriptors are left"
+        await nothing_beside(files, tasks)
         assert not lost, lost
-
-
-def _tasks_beside(known: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    return [task for task in asyncio.all_tasks() - known if task is not asyncio.current_task()]
 
 
 def store_of(folder: Path) -> CatalogStore:
