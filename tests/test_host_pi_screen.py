@@ -68,7 +68,8 @@ def test_a_person_completes_a_command_confirms_a_call_and_stops_one(tmp_path: Pa
             shown = terminal.wait("Call add_numbers of desk (verified server)?")
             assert '"b": 40' in shown
             assert stage.calls == []
-            terminal.press("Enter")
+            terminal.wait("→ No")  # an Enter that was meant for the prompt agrees to nothing
+            terminal.press("Down", "Enter")
             terminal.wait("That is 42.")
             assert stage.calls == [("add_numbers", {"a": 2, "b": 40})]
             terminal._tmux("resize-window", "-x", "40", "-y", "40")

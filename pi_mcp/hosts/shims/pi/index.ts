@@ -223,7 +223,11 @@ export default function piMcp(pi: ExtensionAPI): void {
 
 	async function dialog(method: string, params: any, signal: AbortSignal): Promise<object> {
 		const ui = ctx?.hasUI && !signal.aborted ? ctx.ui : undefined;
-		if (method === "confirm") return { ok: (await ui?.confirm(params.question, params.details ?? "", { signal })) === true };
+		const [title, details = ""] = [params.question, params.details];
+		// On its screen Pi's own yes-or-no has Yes first: an Enter that was meant for the prompt would agree.
+		if (method === "confirm" && ctx?.mode === "tui")
+			return { ok: (await ui?.select(details ? `${title}\n${details}` : title, ["No", "Yes"], { signal })) === "Yes" };
+		if (method === "confirm") return { ok: (await ui?.confirm(title, details, { signal })) === true };
 		if (method === "select") return { choice: (await ui?.select(params.question, params.choices, { signal })) ?? null };
 		if (method !== "input") throw new Error(method);
 		const hidden = params.secret && ctx?.mode === "tui";
