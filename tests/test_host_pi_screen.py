@@ -10,7 +10,7 @@ import pytest
 
 from tests.chat_support import Terminal
 from tests.model_servers import Call, Say
-from tests.shim_support import ADD, call_if_declared, install_shim, search_and_call
+from tests.shim_support import ADD, call_if_declared, install_shim, search_and_call, wait_for
 from tests.test_host_pi import NEWEST, entries, pi, staged
 
 pytestmark = [
@@ -52,6 +52,12 @@ def test_a_person_completes_a_command_confirms_a_call_and_stops_one(tmp_path: Pa
             terminal.wait("0.0%/128k", limit=60)
             terminal.enter("/mcp status")
             terminal.wait("desk: idle")
+            terminal.type("/mcp stat")
+            terminal.wait("→ status")
+            terminal.type("us")
+            wait_for(lambda: "→ status" not in terminal.screen())  # nothing to take: Enter sends the line
+            terminal.press("Enter")
+            wait_for(lambda: "/mcp status" not in terminal.screen())
             terminal.type("/mcp re")
             terminal.wait("→ reconnect")
             terminal.type("f")

@@ -179,9 +179,11 @@ export default function piMcp(pi: ExtensionAPI): void {
 	pi.registerCommand("mcp", {
 		description: "MCP servers and their tools (/mcp help)",
 		getArgumentCompletions: async (prefix) => {
-			const items = await session.complete(`/mcp ${prefix}`).catch(() => []);
-			const before = prefix.slice(0, prefix.length - /\S*$/.exec(prefix)![0].length);
-			return items.map((item) => ({ value: before + item, label: item }));
+			const items: string[] = await session.complete(`/mcp ${prefix}`).catch(() => []);
+			const last = /\S*$/.exec(prefix)![0];
+			const before = prefix.slice(0, prefix.length - last.length);
+			// Pi's Enter takes what is offered and sends nothing: a word that is whole is to be sent.
+			return items.includes(last) ? [] : items.map((item) => ({ value: before + item, label: item }));
 		},
 		handler: async (words, context) => {
 			ctx = context;
