@@ -92,9 +92,10 @@ def call(identifier, name, arguments):
         }
     if name == "ask_person":
         event = threading.Event()
-        WAITING["form"] = (event, answer := {})
+        form = f"form-{identifier}"
+        WAITING[form] = (event, answer := {})
         params = {"message": "Where shall it go?", "requestedSchema": FORM}
-        send({"id": "form", "method": "elicitation/create", "params": params})
+        send({"id": form, "method": "elicitation/create", "params": params})
         event.wait(60)
         return text(f"form: {json.dumps(answer)}")
     if name == "wait_long":

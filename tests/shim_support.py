@@ -286,11 +286,25 @@ def _validator(name: str) -> Any:
 
 def engine_of(pid: int) -> int | None:
     """The process id of the engine below a host, None where none lives."""
-    for child in alive(descendants_of(pid)):
+    return _engine(alive(descendants_of(pid)))
+
+
+def engine_in(folder: Path) -> int | None:
+    """The same of a host that runs in this folder, wherever it was started from (a terminal window)."""
+    found = []
+    for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{child}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            if entry.name.isdigit() and (entry / "cwd").samefile(folder):
+                found.append(int(entry.name))
+    return _engine(found)
+
+
+def _engine(pids: Sequence[int]) -> int | None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
             if "engine" in words and not any(word.endswith("engine_tee.py") for word in words):
-                return child
+                return pid
     return None
 
 

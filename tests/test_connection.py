@@ -601,6 +601,24 @@ def test_two_calls_with_different_people_get_no_question(tmp_path: Path) -> None
     run(main())
 
 
+def test_a_question_that_may_be_of_several_calls_outlives_those_that_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        answers = {"tools/call:quick": [[{"sleep": 0.1}, {"echo": True}]]}
+        script = {"tools/call:ask": [[ASK, {"answer": True}]], **answers}
+        server = entry(tmp_path, script)
+        async with connected({"s": server}) as connections:
+            one = connections.get("s")
+            await one.connect()
+            # Whichever of them the question is taken for: all others end before it is answered.
+            names = [*["quick"] * 5, "ask"]
+            results = await asyncio.gather(
+                *(one.call_tool(each, {}, handlers=CallHandlers(elicit=copies)) for each in names)
+            )
+            assert json.loads(text_of(results[-1])) == {"action": "accept", "content": {"copies": 2}}
+
+    run(main())
+
+
 def test_a_cancelled_call_takes_its_open_question_with_it(tmp_path: Path) -> None:
     async def main() -> None:
         asked, ended = asyncio.Event(), asyncio.Event()

@@ -387,6 +387,28 @@ def test_a_form_of_which_one_question_is_closed_is_declined(stage: Stage) -> Non
         assert len([message for message in host.told if message["method"] == "input"]) == 1
 
 
+def test_the_fields_of_two_forms_are_asked_one_form_after_the_other(stage: Stage) -> None:
+    with engine(stage.work) as host:
+        host.initialize()
+        load(host, ASK)
+        asked: list[str] = []
+
+        def person(method: str, params: dict[str, Any]) -> dict[str, Any]:
+            if not asked:
+                wait_for(lambda: len(stage.calls) == 2)
+                time.sleep(0.3)  # the other form is there by now
+            asked.append(params["question"].splitlines()[1].split(" ")[0])
+            text = "" if "mail" in asked[-1] else "12345"
+            return {"choice": params["choices"][0]} if method == "select" else {"text": text}
+
+        host.asks = person
+        for number in [host.begin("call", session="s1", name=ASK, arguments={}) for _ in range(2)]:
+            assert "accept" in host.answer(number)["result"]["content"][0]["text"]
+        one = asked[: len(asked) // 2]
+        assert len(one) == len(set(one)) > 2
+        assert asked == [*one, *one]
+
+
 @pytest.mark.slow
 def test_a_project_is_asked_about_once_before_the_first_search_that_would_look_into_it(stage: Stage) -> None:
     server = {"command": sys.executable, "args": [str(ROOT / "tests" / "chat_server.py"), str(stage.folder / "p")]}

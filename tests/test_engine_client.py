@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -199,8 +200,13 @@ def test_an_engine_that_ends_at_once_is_a_message_not_a_wait(fake: Fake) -> None
     fake.how(exit=3)
     session = fake.session()
     session.declare(20)
-    with pytest.raises(EngineError, match="The pi-mcp engine"):
-        session.search({"query": "x"})
+    for _ in range(2):
+        with pytest.raises(EngineError) as failed:
+            session.search({"query": "x"})
+        assert str(failed.value) == (
+            "[connection_failed] The pi-mcp engine ended before it answered anything; no call was sent. "
+            f"Run `{shlex.join(session.engine.command)}` in a terminal: it says why. The next search starts it again."
+        )
 
 
 # -- dying ------------------------------------------------------------------------------------------------------
@@ -579,7 +585,9 @@ def test_a_damaged_side_file_counts_as_none(fake: Fake, content: bytes) -> None:
     session.search({"query": "x"})
     session.engine.close()
     path = next(client.default_side_dir("test").iterdir())
+    assert session.kept
     path.write_bytes(content)
+    assert session.kept is (b'"hash"' in content)  # else a host that has records of its own gives those
     again = fake.session(begin="resume")
     again.declare(20)
     assert again.search({"query": "x"}).text == "found"

@@ -238,6 +238,10 @@ del shim.commands.command
 tell([shim.at_init() is shim.TOOL])
 long = "x" * 900 + "\\n- one: " + "y" * 90 + "\\n- two: " + "z" * 90
 tell([len(shim.cut("q" * 5000)) <= shim.LIMIT, shim.cut(long).splitlines()[1:]])
+# What a first Enter, typed ahead perhaps, answers to a question of consent.
+from types import SimpleNamespace
+shim.elicit = lambda request: SimpleNamespace(value=(request.options or ["yes"])[0])
+tell([shim.Asked().confirm("Call it?", "{}")])
 """
 
 
@@ -260,6 +264,7 @@ def test_its_workarounds_ask_gptme_what_it_can_do(gptme: Gptme) -> None:
     assert told[5] == [True, {"new": 2}, True]
     assert told[6] == [True]
     assert told[7] == [True, ["- one: " + "y" * 90, "- … (all: /mcp)"]]
+    assert told[8] == [False]
 
 
 def test_an_allow_list_without_it_leaves_it_out_and_starts_nothing(gptme: Gptme) -> None:

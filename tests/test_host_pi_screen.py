@@ -10,7 +10,7 @@ import pytest
 
 from tests.chat_support import Terminal
 from tests.model_servers import Call, Say
-from tests.shim_support import ADD, call_if_declared, install_shim
+from tests.shim_support import ADD, call_if_declared, install_shim, search_and_call, wait_for
 from tests.test_host_pi import NEWEST, entries, pi, staged
 
 pytestmark = [
@@ -52,6 +52,12 @@ def test_a_person_completes_a_command_confirms_a_call_and_stops_one(tmp_path: Pa
             terminal.wait("0.0%/128k", limit=60)
             terminal.enter("/mcp status")
             terminal.wait("desk: idle")
+            terminal.type("/mcp stat")
+            terminal.wait("→ status")
+            terminal.type("us")
+            wait_for(lambda: "→ status" not in terminal.screen())  # nothing to take: Enter sends the line
+            terminal.press("Enter")
+            wait_for(lambda: "/mcp status" not in terminal.screen())
             terminal.type("/mcp re")
             terminal.wait("→ reconnect")
             terminal.type("f")
@@ -68,7 +74,8 @@ def test_a_person_completes_a_command_confirms_a_call_and_stops_one(tmp_path: Pa
             shown = terminal.wait("Call add_numbers of desk (verified server)?")
             assert '"b": 40' in shown
             assert stage.calls == []
-            terminal.press("Enter")
+            terminal.wait("→ No")  # an Enter that was meant for the prompt agrees to nothing
+            terminal.press("Down", "Enter")
             terminal.wait("That is 42.")
             assert stage.calls == [("add_numbers", {"a": 2, "b": 40})]
             terminal._tmux("resize-window", "-x", "40", "-y", "40")
@@ -78,6 +85,25 @@ def test_a_person_completes_a_command_confirms_a_call_and_stops_one(tmp_path: Pa
             terminal.enter("/quit")
             assert terminal.exit_code() == 0
         assert [one["customType"] for one in entries(stage) if one["type"] == "custom"] == ["pi-mcp"]
+
+
+def test_a_question_that_is_longer_than_the_screen_shows_its_choices(tmp_path: Path) -> None:
+    script = search_and_call(arguments={"a": 2, "b": 40, "tags": [f"tag {number}" for number in range(100)]})
+    with staged(tmp_path, script, extra={"trust": "verified"}) as (stage, _):
+        install_shim("pi", stage)
+        environ = stage.environ(PI_SKIP_VERSION_CHECK="1")
+        words = [str(word) for word in pi(NEWEST)]
+        with Terminal([*words, "--model", "fake/fake"], cwd=stage.work, lines=24, environ=environ) as terminal:
+            terminal.wait("0.0%/128k", limit=60)
+            terminal.enter("add 2 and 40")
+            terminal.wait("more characters, see above → No Yes", limit=30)
+            terminal.press("PageUp")
+            terminal.wait('"tag 99"')  # the whole of it stands in the transcript
+            terminal.press("Enter")
+            terminal.wait("the model is done")
+            assert stage.calls == []
+            terminal.enter("/quit")
+            assert terminal.exit_code() == 0
 
 
 def test_a_secret_is_not_shown_while_it_is_typed_or_pasted(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tests.shim_support import (
     WAIT,
     Stage,
     call_if_declared,
+    engine_in,
     engine_of,
     install_shim,
     search_and_call,
@@ -437,9 +438,32 @@ def test_on_a_screen_a_search_a_call_and_the_status_are_shown(pp: Path, stage: S
             screen = terminal.wait("desk: connected")
             assert re.search(r"\d tools? loaded", " ".join(screen.split()))
             _keep(f"pp-{columns}", screen)
+            terminal.enter("/mcp tools")  # pp alone would put it in the place of the answer before
+            screen = terminal.wait("always_fails: A tool that reports an error.")
+            assert "desk: connected" in screen.rpartition("the model is done")[2]
             terminal.enter("draw")
             terminal.wait("drawn", limit=30)
             assert all(len(line) <= columns for line in terminal.screen().splitlines())
+            terminal.press("C-d")
+            assert terminal.exit_code() == 0
+
+
+def test_a_question_that_is_withdrawn_leaves_the_screen_and_takes_no_prompt(pp: Path, stage: Stage) -> None:
+    with ModelServer(search_and_call("shipping address form", "mcp__desk__ask_person", {})) as model:
+        stage.pi_models(model)
+        install_shim("pp", stage)
+        with Terminal(
+            [str(pp), *MODEL], cwd=stage.work, columns=80, environ=stage.environ(TERM="xterm-256color")
+        ) as terminal:
+            terminal.wait("fake", limit=30)
+            terminal.enter("ask")
+            terminal.wait("Where shall it go?", limit=30)
+            os.kill(wait_for(lambda: engine_in(stage.work)), signal.SIGKILL)
+            terminal.wait("the model is done", limit=30)
+            assert "Where shall it go?" not in terminal.screen()
+            model.script = [Say("hello yourself")]
+            terminal.enter("hello there")
+            terminal.wait("hello yourself", limit=30)
             terminal.press("C-d")
             assert terminal.exit_code() == 0
 

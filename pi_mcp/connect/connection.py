@@ -92,7 +92,7 @@ class _Call:
     heard: float
     """Loop time of the last sign of life."""
     asking: set[asyncio.Task[dict[str, Any] | None]] = field(default_factory=set)
-    """Questions to the person that are open: the server waits for us, so its silence does not count."""
+    """Open questions to the person that may be this call's: the server waits for us, so its silence does not count."""
 
 
 @dataclass(eq=False)
@@ -597,7 +597,8 @@ class Connection:
             if link.retired:
                 link.retire()
             for question in call.asking:
-                question.cancel()
+                if not any(question in other.asking for other in link.calls):
+                    question.cancel()
             if task.done():
                 _look_at(task)  # cancelled in the turn of the loop in which the answer came
             else:
@@ -670,17 +671,17 @@ class Connection:
 
     async def _elicit(self, link: _Link, call: _Call | None, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the person behind the call that this belongs to; several possible ones are none."""
-        if call is None:
-            # A stdio server does not say which call its question belongs to.
-            asked = {each.handlers.elicit for each in link.calls}
-            call = next(iter(link.calls)) if len(asked) == 1 else None
-        elicit = call.handlers.elicit if call is not None else None
+        # A stdio server does not say which call its question belongs to: it is that of all calls of one person.
+        calls = list(link.calls) if call is None else [call]
+        asked = {each.handlers.elicit for each in calls}
+        elicit = asked.pop() if len(asked) == 1 else None
         schema = params.get("requestedSchema")
-        if call is None or elicit is None or params.get("mode") == "url" or not isinstance(schema, dict):
+        if elicit is None or params.get("mode") == "url" or not isinstance(schema, dict):
             return {"action": "decline"}
         text = params.get("message")
         question = asyncio.ensure_future(elicit(schema, text if isinstance(text, str) else ""))
-        call.asking.add(question)
+        for each in calls:
+            each.asking.add(question)
         try:
             content = await question
             if content is not None:
@@ -696,8 +697,9 @@ class Connection:
             logging.getLogger("pi_mcp").debug("elicitation failed", exc_info=True)
             content = None
         finally:
-            call.asking.discard(question)
-            call.heard = asyncio.get_running_loop().time()
+            for each in calls:
+                each.asking.discard(question)
+                each.heard = asyncio.get_running_loop().time()
         return {"action": "decline"} if content is None else {"action": "accept", "content": content}
 
     def _tools_changed(self) -> None:

@@ -13,7 +13,7 @@ from pi_mcp.hosts.terminal import form
 from pi_mcp.text import clean_line, clean_metadata
 
 if TYPE_CHECKING:
-    from pi_mcp.host import Host
+    from pi_mcp.hosts.engine.person import Questions
 
 ATTEMPTS = 3
 """How often a line that does not fit is asked for again."""
@@ -24,7 +24,7 @@ class _Dismissed(Exception):
     """The person has closed a question."""
 
 
-async def ask_fields(host: Host, schema: Mapping[str, Any], message: str) -> dict[str, Any] | None:
+async def ask_fields(host: Questions, schema: Mapping[str, Any], message: str) -> dict[str, Any] | None:
     """Values for `schema`, or None when the person closed one of the questions."""
     fields = form.fields_of(schema)
     text = clean_metadata(message)
@@ -42,7 +42,7 @@ async def ask_fields(host: Host, schema: Mapping[str, Any], message: str) -> dic
     return values
 
 
-async def _ask(host: Host, item: form.Field, over: str) -> Any:
+async def _ask(host: Questions, item: form.Field, over: str) -> Any:
     about = ": ".join(part for part in (item.title or item.heading, item.description) if part)
     question = f"{over}\n{about}"
     if item.kind == "yes/no":
@@ -69,7 +69,7 @@ async def _ask(host: Host, item: form.Field, over: str) -> Any:
     raise _Dismissed
 
 
-async def _choose(host: Host, question: str, choices: list[form.Choice], item: form.Field) -> Any:
+async def _choose(host: Questions, question: str, choices: list[form.Choice], item: form.Field) -> Any:
     labels = {choice.label: choice.value for choice in choices}
     offered = [*labels, *([] if item.required else [LEAVE_OUT])]
     chosen = await host.select(question, offered)

@@ -6,6 +6,7 @@ notifications to the shim, and answers that are what they should be or count as 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -85,9 +86,64 @@ def _strings(params: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
+class Questions:
+    """What can be asked through the line; each is dismissed where the host cannot show it."""
+
+    def __init__(self, session: str, about: Introduction, ask: Ask) -> None:
+        self._session = session
+        self._about = about
+        self._ask = ask
+        # Somebody can answer a yes-or-no question, at least.
+        self.interactive = about.interactive and bool(about.ui & {"confirm", "select"})
+
+    async def confirm(self, question: str, details: str) -> bool:
+        if not self.interactive:
+            return False
+        if "confirm" in self._about.ui:
+            answer = await self._asked("confirm", question=question, details=details)
+            return _member(answer, "ok") is True
+        whole = f"{question}\n{details}" if details else question
+        return await self.select(whole, ["No", "Yes"]) == "Yes"
+
+    async def select(self, question: str, choices: Sequence[str]) -> str | None:
+        if not self._about.interactive or "select" not in self._about.ui:
+            return None
+        choice = _member(await self._asked("select", question=question, choices=list(choices)), "choice")
+        return choice if isinstance(choice, str) and choice in choices else None
+
+    async def input(self, question: str, *, secret: bool = False) -> str | None:
+        if not self._about.interactive or "input" not in self._about.ui:
+            return None
+        text = _member(await self._asked("input", question=question, secret=secret), "text")
+        return text if isinstance(text, str) else None
+
+    async def elicit(self, schema: Mapping[str, Any], message: str) -> dict[str, Any] | None:
+        """The host's own form where it has one, else the fields one by one."""
+        if not self._about.interactive:
+            return None
+        if "elicit" in self._about.ui:
+            content = _member(await self._asked("elicit", schema=dict(schema), message=message), "content")
+            return content if isinstance(content, dict) else None
+        from pi_mcp.hosts.engine.forms import ask_fields
+
+        return await ask_fields(self, schema, message)
+
+    async def open_url(self, url: str) -> bool:
+        if "open_url" in self._about.ui:
+            return _member(await self._asked("openUrl", url=url), "ok") is True
+        if not self._about.interactive:
+            return False
+        from pi_mcp.hosts.browser import open_browser
+
+        return await open_browser(url)
+
+    async def _asked(self, method: str, **params: Any) -> Any:
+        return await self._ask(method, {"session": self._session, **params})
+
+
 @dataclass
 class EngineHost:
-    """Asks and tells through the line; nobody is asked where the host cannot show the question."""
+    """Asks and tells through the line, one question or form at a time."""
 
     session: str
     about: Introduction
@@ -97,44 +153,30 @@ class EngineHost:
 
     def __post_init__(self) -> None:
         self._reported: dict[Any, float] = {}
-        # Somebody can answer a yes-or-no question, at least.
-        self.interactive = self.about.interactive and bool(self.about.ui & {"confirm", "select"})
+        self._questions = Questions(self.session, self.about, self.ask)
+        # A host has one place for a dialog, and the fields of two forms belong apart.
+        self._turn = asyncio.Lock()
+        self.interactive = self._questions.interactive
         self.max_tools = self.about.max_tools
 
     async def notify(self, level: Level, text: str) -> None:
         self.tell("notify", {"session": self.session, "level": level, "text": text})
 
     async def confirm(self, question: str, details: str) -> bool:
-        if not self.interactive:
-            return False
-        if "confirm" in self.about.ui:
-            answer = await self._asked("confirm", question=question, details=details)
-            return _member(answer, "ok") is True
-        whole = f"{question}\n{details}" if details else question
-        return await self.select(whole, ["No", "Yes"]) == "Yes"
+        async with self._turn:
+            return await self._questions.confirm(question, details)
 
     async def select(self, question: str, choices: Sequence[str]) -> str | None:
-        if not self.about.interactive or "select" not in self.about.ui:
-            return None
-        choice = _member(await self._asked("select", question=question, choices=list(choices)), "choice")
-        return choice if isinstance(choice, str) and choice in choices else None
+        async with self._turn:
+            return await self._questions.select(question, choices)
 
     async def input(self, question: str, *, secret: bool = False) -> str | None:
-        if not self.about.interactive or "input" not in self.about.ui:
-            return None
-        text = _member(await self._asked("input", question=question, secret=secret), "text")
-        return text if isinstance(text, str) else None
+        async with self._turn:
+            return await self._questions.input(question, secret=secret)
 
     async def elicit(self, schema: Mapping[str, Any], message: str) -> dict[str, Any] | None:
-        """The host's own form where it has one, else the fields one by one."""
-        if not self.about.interactive:
-            return None
-        if "elicit" in self.about.ui:
-            content = _member(await self._asked("elicit", schema=dict(schema), message=message), "content")
-            return content if isinstance(content, dict) else None
-        from pi_mcp.hosts.engine.forms import ask_fields
-
-        return await ask_fields(self, schema, message)
+        async with self._turn:
+            return await self._questions.elicit(schema, message)
 
     def progress(self, text: str, done: float | None = None, total: float | None = None) -> None:
         """Of the request that is being worked at; what goes on without one has no place on a host's screen."""
@@ -156,13 +198,7 @@ class EngineHost:
         self.tell("progress", told)
 
     async def open_url(self, url: str) -> bool:
-        if "open_url" in self.about.ui:
-            return _member(await self._asked("openUrl", url=url), "ok") is True
-        if not self.about.interactive:
-            return False
-        from pi_mcp.hosts.browser import open_browser
-
-        return await open_browser(url)
+        return await self._questions.open_url(url)
 
     def tools_changed(self) -> None:
         self.changed()
@@ -173,9 +209,6 @@ class EngineHost:
         if allowed is not None and not any(policy.matches(pattern, native_name) for pattern in allowed):
             return False
         return not any(policy.matches(pattern, native_name) for pattern in self.about.excluded)
-
-    async def _asked(self, method: str, **params: Any) -> Any:
-        return await self.ask(method, {"session": self.session, **params})
 
 
 def _member(answer: Any, name: str) -> Any:

@@ -251,8 +251,8 @@ class Session:
 
     @property
     def kept(self) -> bool:
-        """This session, of an earlier process perhaps, has a side file."""
-        return self._side is not None and self._side.path.exists()
+        """This session, of an earlier process perhaps, has a side file that says what is loaded."""
+        return self._side is not None and "records" in self._side.read()
 
     @property
     def records(self) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -77,6 +78,7 @@ class Process:
         self._owes = False  # it has said nothing since the last request
         self._watching: asyncio.Task[None] | None = None
         self._stuck = False
+        self._answered = False  # whatever it ended of, it had worked
         self._writer: asyncio.StreamWriter | None = None
         self.alive = True
 
@@ -199,6 +201,12 @@ class Process:
             raise self._gone() from None
 
     def _gone(self, sent: bool = True) -> EngineError:
+        if not self._answered and not self._stuck:
+            words: Any = self._popen.args
+            return trouble(
+                "The pi-mcp engine ended before it answered anything; no call was sent.",
+                f"Run `{shlex.join(words)}` in a terminal: it says why. The next search starts it again.",
+            )
         ended = "did not answer any more and was ended" if self._stuck else "ended"
         return trouble(
             f"The pi-mcp engine {ended}; whether a call that was under way took effect is unknown."
@@ -243,6 +251,7 @@ class Process:
             number = message.get("id")
             future = self._requests.get(number) if isinstance(number, int) else None
             if future is not None and not future.done():
+                self._answered = True
                 error = message.get("error")
                 if isinstance(error, dict):
                     data = error.get("data")

@@ -76,8 +76,8 @@ class Asked(Person):
     def notify(self, level: str, text: str) -> None:  # noqa: ARG002
         say(text)
 
-    def confirm(self, question: str, details: str) -> bool:
-        return bool(ask("confirmation", f"{details}\n{question}" if details else question) == "yes")
+    def confirm(self, question: str, details: str) -> bool:  # gptme's own has Yes first, and Enter may be typed ahead
+        return bool(self.select(f"{details}\n{question}" if details else question, ["No", "Yes"]) == "Yes")
 
     def select(self, question: str, choices: list[str]) -> Any:
         if len(choices) <= 30:  # more do not fit gptme's list

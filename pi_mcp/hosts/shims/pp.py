@@ -37,13 +37,24 @@ class PpPerson(Person):
     async def confirm(self, question: str, details: str) -> bool:
         # pp's own yes-or-no has Yes first: an Enter that was meant for the prompt would agree.
         whole = f"{question}\n{details}" if details else question
-        return bool(await self.ui.select(whole, ["No", "Yes"]) == "Yes")
+        return bool(await self.select(whole, ["No", "Yes"]) == "Yes")
 
     async def select(self, question: str, choices: list[str]) -> Any:
-        return await self.ui.select(question, choices)
+        return await self._dialog(self.ui.select(question, choices))
 
     async def input(self, question: str, secret: bool) -> Any:
-        return await self.ui.input(f"{question} (what you type is visible)" if secret else question)
+        return await self._dialog(self.ui.input(f"{question} (what you type is visible)" if secret else question))
+
+    async def _dialog(self, asked: Any) -> Any:
+        """pp leaves the dialog of a withdrawn question on its screen, where it would take the next prompt."""
+        mode, task = getattr(self.ui, "_mode", None), asyncio.ensure_future(asked)
+        await asyncio.sleep(0)
+        shown = getattr(mode, "_active_selector", None)
+        try:
+            return await task
+        finally:
+            if shown is not None and getattr(mode, "_active_selector", None) is shown:
+                mode._hide_selector()  # type: ignore[union-attr]
 
     def progress(self, text: str, done: float | None, total: float | None) -> None:
         self.ui.set_status(ENTRY, self.line(text, done, total))
@@ -268,6 +279,9 @@ async def _unless_aborted(work: Awaitable[Any], signal: Any) -> Any:
 def _show(ctx: Any, text: str, level: str) -> None:
     """Text for the person; `pp -p` has no screen, so there it goes to standard output (with `--mode json`: stderr)."""
     if ctx.has_ui:
+        mode = getattr(ctx.ui, "_mode", None)
+        if getattr(mode, "last_status_text", None) is not None:
+            mode.last_status_text = None  # type: ignore[union-attr] # pp would replace the answer before this one
         ctx.ui.notify(text, level)
     elif "json" in sys.argv:
         print(text, file=sys.stderr)

@@ -8,7 +8,7 @@
 
 import { writeSync } from "node:fs";
 import type { ExtensionAPI, ExtensionContext } from "@earendil-works/pi-coding-agent";
-import { asError, line, objects, type Progress, SEARCH_TOOL, Session, type Tool, toolOf, versionOf, within } from "./engine.ts";
+import { asError, fitted, line, objects, type Progress, SEARCH_TOOL, Session, type Tool, toolOf, versionOf, within } from "./engine.ts";
 
 const SEARCH = SEARCH_TOOL.name;
 const ENTRY = "pi-mcp";
@@ -179,9 +179,11 @@ export default function piMcp(pi: ExtensionAPI): void {
 	pi.registerCommand("mcp", {
 		description: "MCP servers and their tools (/mcp help)",
 		getArgumentCompletions: async (prefix) => {
-			const items = await session.complete(`/mcp ${prefix}`).catch(() => []);
-			const before = prefix.slice(0, prefix.length - /\S*$/.exec(prefix)![0].length);
-			return items.map((item) => ({ value: before + item, label: item }));
+			const items: string[] = await session.complete(`/mcp ${prefix}`).catch(() => []);
+			const last = /\S*$/.exec(prefix)![0];
+			const before = prefix.slice(0, prefix.length - last.length);
+			// Pi's Enter takes what is offered and sends nothing: a word that is whole is to be sent.
+			return items.includes(last) ? [] : items.map((item) => ({ value: before + item, label: item }));
 		},
 		handler: async (words, context) => {
 			ctx = context;
@@ -223,11 +225,19 @@ export default function piMcp(pi: ExtensionAPI): void {
 
 	async function dialog(method: string, params: any, signal: AbortSignal): Promise<object> {
 		const ui = ctx?.hasUI && !signal.aborted ? ctx.ui : undefined;
-		if (method === "confirm") return { ok: (await ui?.confirm(params.question, params.details ?? "", { signal })) === true };
-		if (method === "select") return { choice: (await ui?.select(params.question, params.choices, { signal })) ?? null };
+		const { question, details = "", secret, choices = ["No", "Yes"] } = params;
+		const screen = ctx?.mode === "tui";
+		if (method === "confirm" && !screen) return { ok: (await ui?.confirm(question, details, { signal })) === true };
+		const whole = details ? `${question}\n${details}` : question;
+		// Pi cuts a dialog that is higher than its screen at the end, where the choices stand.
+		const [columns, rows] = [process.stdout.columns || 80, process.stdout.rows || 24];
+		const title = screen ? fitted(whole, columns * 0.8, rows - 13 - Math.min(choices.length, 10)) : whole;
+		if (title !== whole) tell("info", whole);
+		// Its own yes-or-no has Yes first there: an Enter that was meant for the prompt would agree.
+		if (method === "confirm") return { ok: (await ui?.select(title, choices, { signal })) === "Yes" };
+		if (method === "select") return { choice: (await ui?.select(title, choices, { signal })) ?? null };
 		if (method !== "input") throw new Error(method);
-		const hidden = params.secret && ctx?.mode === "tui";
-		const text = await (hidden ? hiddenInput(ui, params.question, signal) : ui?.input(params.question, undefined, { signal }));
+		const text = await (secret && screen ? hiddenInput(ui, title, signal) : ui?.input(title, undefined, { signal }));
 		return { text: text ?? null };
 	}
 
