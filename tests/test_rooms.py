@@ -426,3 +426,11 @@ def test_reading_and_strings_are_no_fault(source: str) -> None:
 
 def test_a_heavy_import_is_seen_in_the_subprocess() -> None:
     assert loaded_heavy("import rank_bm25") == ["numpy", "rank_bm25"]
+
+
+def test_a_hosts_own_file_stays_under_300_lines() -> None:
+    """What several hosts need belongs beside it (`engine_*`), so that a new host is one short file."""
+    shims = PACKAGE / "hosts" / "shims"
+    own = [path for path in (*shims.glob("*.py"), shims / "pi" / "index.ts") if not path.name.startswith("engine_")]
+    assert {"pp.py", "gptme.py", "code_puppy.py", "index.ts"} <= {path.name for path in own}
+    assert [path.name for path in own if len(path.read_text().splitlines()) >= 300] == []

@@ -31,7 +31,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,6 +66,7 @@ __all__ = [
     "keep_image",
     "records_in",
     "submit",
+    "unless",
 ]
 
 PROTOCOL = 1
@@ -635,6 +636,22 @@ class Session:
 
 
 # Values
+
+
+async def unless(stopped: Awaitable[Any] | None, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled once `stopped` is done. Raises EngineError `cancelled` then."""
+    if stopped is None:
+        return await work
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopped)
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        told = {"code": "cancelled", "operation": "call", "server": None, "message": "Stopped."}
+        raise EngineError({**told, "hint": "The call may have taken effect."})
+    finally:
+        stop.cancel()
+        task.cancel()
 
 
 def _cwd() -> str:

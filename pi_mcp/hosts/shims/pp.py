@@ -21,7 +21,7 @@ from pi_ai.types import ImageContent, TextContent
 from pi_coding_agent.core.config import VERSION
 from pi_coding_agent.core.extensions.types import ToolDefinition, ToolResultEventResult
 
-from .engine_client import SEARCH_TOOL, Answer, Engine, EngineError, Person, Session, Tool, records_in
+from .engine_client import SEARCH_TOOL, Answer, Engine, EngineError, Person, Session, Tool, records_in, unless
 
 ENTRY = "pi-mcp"
 """The type of our own entries in pp's session file, and the key of our line in its footer."""
@@ -47,12 +47,13 @@ class PpPerson(Person):
 
     async def _dialog(self, asked: Any) -> Any:
         """pp leaves the dialog of a withdrawn question on its screen, where it would take the next prompt."""
-        mode, task = getattr(self.ui, "_mode", None), asyncio.ensure_future(asked)
-        await asyncio.sleep(0)
-        shown = getattr(mode, "_active_selector", None)
+        mode, task, shown = getattr(self.ui, "_mode", None), asyncio.ensure_future(asked), None
         try:
+            await asyncio.sleep(0)
+            shown = getattr(mode, "_active_selector", None)
             return await task
         finally:
+            task.cancel()
             if shown is not None and getattr(mode, "_active_selector", None) is shown:
                 mode._hide_selector()  # type: ignore[union-attr]
 
@@ -176,7 +177,7 @@ class Extension:
         if self.session is None:
             return AgentToolResult(content=[TextContent(text="This conversation has ended.")], details={"failed": True})
         try:
-            return await _unless_aborted(work(self.session), signal)
+            return await unless(None if signal is None else signal.wait(), work(self.session))
         except EngineError as error:
             return AgentToolResult(content=[TextContent(text=str(error))], details={**error.details, "failed": True})
         finally:
@@ -259,21 +260,6 @@ def _lists(pi: Any) -> tuple[list[str] | None, list[str]]:
     session = getattr(of, "_session", None)
     allowed = getattr(session, "_allowed_tool_names", None)
     return None if allowed is None else sorted(allowed), sorted(getattr(session, "_excluded_tool_names", None) or ())
-
-
-async def _unless_aborted(work: Awaitable[Any], signal: Any) -> Any:
-    if signal is None:
-        return await work
-    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(signal.wait())
-    try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        stopped = {"code": "cancelled", "operation": "call", "server": None, "message": "Stopped."}
-        raise EngineError({**stopped, "hint": "The call may have taken effect."})
-    finally:
-        stop.cancel()
-        task.cancel()
 
 
 def _show(ctx: Any, text: str, level: str) -> None:

@@ -66,17 +66,6 @@ export function line({ text, done, total }: Progress): string {
 	return `${text}${amount}`;
 }
 
-/** The text in about `height` lines of `width` columns; what does not fit is counted. */
-export function fitted(text: string, width: number, height: number): string {
-	const all = [...text];
-	let [at, row, column] = [0, 0, 0];
-	for (; at < all.length && row < Math.max(3, height); at++) {
-		column += all[at] > "~" ? 2 : 1;
-		if (all[at] === "\n" || column >= width) [row, column] = [row + 1, 0];
-	}
-	return at < all.length ? `${all.slice(0, at).join("").trimEnd()}\n… and ${all.length - at} more characters, see above` : text;
-}
-
 /** A result of the engine. `tools` is all that is loaded now; `details` is to be kept with a tool result. */
 export interface Reply {
 	tools?: Tool[];

@@ -8,7 +8,8 @@
 
 import { writeSync } from "node:fs";
 import type { ExtensionAPI, ExtensionContext } from "@earendil-works/pi-coding-agent";
-import { asError, fitted, line, objects, type Progress, SEARCH_TOOL, Session, type Tool, toolOf, versionOf, within } from "./engine.ts";
+import { ask } from "./dialogs.ts";
+import { asError, line, objects, type Progress, SEARCH_TOOL, Session, type Tool, toolOf, versionOf, within } from "./engine.ts";
 
 const SEARCH = SEARCH_TOOL.name;
 const ENTRY = "pi-mcp";
@@ -223,22 +224,9 @@ export default function piMcp(pi: ExtensionAPI): void {
 		return turn;
 	}
 
-	async function dialog(method: string, params: any, signal: AbortSignal): Promise<object> {
+	function dialog(method: string, params: any, signal: AbortSignal): Promise<object> {
 		const ui = ctx?.hasUI && !signal.aborted ? ctx.ui : undefined;
-		const { question, details = "", secret, choices = ["No", "Yes"] } = params;
-		const screen = ctx?.mode === "tui";
-		if (method === "confirm" && !screen) return { ok: (await ui?.confirm(question, details, { signal })) === true };
-		const whole = details ? `${question}\n${details}` : question;
-		// Pi cuts a dialog that is higher than its screen at the end, where the choices stand.
-		const [columns, rows] = [process.stdout.columns || 80, process.stdout.rows || 24];
-		const title = screen ? fitted(whole, columns * 0.8, rows - 13 - Math.min(choices.length, 10)) : whole;
-		if (title !== whole) tell("info", whole);
-		// Its own yes-or-no has Yes first there: an Enter that was meant for the prompt would agree.
-		if (method === "confirm") return { ok: (await ui?.select(title, choices, { signal })) === "Yes" };
-		if (method === "select") return { choice: (await ui?.select(title, choices, { signal })) ?? null };
-		if (method !== "input") throw new Error(method);
-		const text = await (secret && screen ? hiddenInput(ui, title, signal) : ui?.input(title, undefined, { signal }));
-		return { text: text ?? null };
+		return ask(ui, ctx?.mode === "tui", method, params, signal, (text) => tell("info", text));
 	}
 
 	function tell(level: string, text: string): void {
@@ -282,27 +270,4 @@ function hostLists(others: string[]): { allowed?: string[]; excluded: string[] }
 	// Pi 1: a list of +name and -name alone changes what is active at first, and allows everything.
 	const allowed = tools?.length && tools.every((name) => /^[+-]/.test(name)) ? undefined : tools;
 	return { allowed, excluded: [...(list("--exclude-tools", "-xt") ?? []), ...others] };
-}
-
-/** A line that nobody can read while it is typed or pasted; undefined when dismissed. */
-function hiddenInput(ui: ExtensionContext["ui"] | undefined, title: string, signal: AbortSignal) {
-	return ui?.custom<string | undefined>((tui, theme, keys, done) => {
-		let text = "";
-		signal.addEventListener("abort", () => done(undefined), { once: true });
-		return {
-			invalidate() {},
-			render: (width) => [
-				...(title.match(new RegExp(`.{1,${Math.max(1, width - 2)}}`, "gu")) ?? []).map((line) => ` ${line}`),
-				theme.fg("accent", ` > ${"*".repeat(Math.max(0, Math.min(text.length, width - 5)))}_`),
-				theme.fg("dim", " Enter sends, Escape stops".slice(0, width)),
-			],
-			handleInput(key) {
-				if (keys.matches(key, "tui.select.cancel")) return done(undefined);
-				if (keys.matches(key, "tui.select.confirm")) return done(text);
-				if (key === "\x7f" || key === "\b") text = text.slice(0, -1);
-				else text += key.replace(/\x1b\[[0-9;:]*[~A-Za-z]/g, "").replace(/[\x00-\x1f\x7f]/g, "");
-				tui.requestRender();
-			},
-		};
-	});
 }
