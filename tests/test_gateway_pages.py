@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -339,10 +340,13 @@ def test_the_status_page_says_why_a_server_failed_and_tells_the_machines_own_to_
 def test_pages_and_endpoints_say_so_when_the_store_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pi_mcp.errors import failure
+    from sqlalchemy.exc import OperationalError
+
+    from pi_mcp.store.faults import store_failure
 
     async def fails(*args: Any, **named: Any) -> Any:
-        raise failure("operation_failed", "command", None, SECRET)
+        error = OperationalError(f"SELECT {SECRET}", {"digest": SECRET}, sqlite3.OperationalError(SECRET))
+        raise store_failure(error, tmp_path / "the-store.db")
 
     async def work(gate: TestGateway, browser: Browser) -> None:
         client, key = await client_id(gate), await gate.key()
@@ -360,6 +364,8 @@ def test_pages_and_endpoints_say_so_when_the_store_fails(
 
     in_gateway(work, tmp_path)
     assert SECRET not in caplog.text
+    # The caller hears nothing of the machine, the operator everything.
+    assert caplog.text.count("the-store.db") == 5
 
 
 def test_the_templates_and_the_style_are_part_of_the_package() -> None:
