@@ -277,3 +277,19 @@ def test_a_reload_without_files_keeps_what_the_program_gave(tmp_path: Path) -> N
                 assert "given by the program" in refused.text
 
     run(main())
+
+
+def test_the_status_and_get_name_a_slip_in_a_filter_once_the_server_was_listed(tmp_path: Path) -> None:
+    async def main() -> None:
+        told = "Note: `access.write` names echo(text), and the server has no such tool."
+        s = entry(tmp_path, spoken([tool("echo")]), access={"write": ["echo(text)"]}, excludeTools=["later_*"])
+        async with plugin_of({"s": s}, tmp_path) as plugin:
+            session = plugin.session("one")
+            assert "no such tool" not in (await session.command("/mcp")).text
+            await session.search("echo")
+            for line in ("/mcp", "/mcp get s"):
+                text = (await session.command(line)).text
+                assert told in " ".join(text.split())
+                assert text.count("no such tool") == 1
+
+    run(main())

@@ -235,3 +235,24 @@ def test_a_pattern_of_many_stars_is_answered_at_once() -> None:
     started = time.perf_counter()
     assert not policy.matches("*a" * 200 + "b", "a" * 5000)
     assert time.perf_counter() - started < 10
+
+
+def test_a_name_that_no_tool_has_is_told_and_a_pattern_is_not() -> None:
+    tools = {"get_deck": {"properties": {"deckId": {}}}, "render": {"properties": {"deckId": {}}}, "free": {}}
+    rules = AccessRules(
+        read_only=("get_*", "rendr"),
+        write=(WriteRule("render(deckId)"), WriteRule("render", "deckID"), WriteRule("get_*", "deckId"),
+               WriteRule("free", "x"), WriteRule("later_*", "y")),
+    )  # fmt: skip
+    definition = dataclasses.replace(
+        server("trusted"), access=rules, include_tools=("*", "render"), exclude_tools=("delete_*", "Render"),
+        always_load=("free", "fre"),
+    )  # fmt: skip
+    assert policy.idle_rules(definition, tools) == [
+        "`excludeTools` names Render, and the server has no such tool.",
+        "`alwaysLoad` names fre, and the server has no such tool.",
+        "`access.readOnly` names rendr, and the server has no such tool.",
+        "`access.write` names render(deckId), and the server has no such tool.",
+        "`access.write` waits for an argument deckID, which render does not have.",
+    ]
+    assert policy.idle_rules(dataclasses.replace(server("trusted"), always_load=True), tools) == []

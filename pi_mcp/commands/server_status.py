@@ -87,6 +87,8 @@ def status_of(
     filtered = None
     if catalog is not None:
         notes.extend(catalog.notes)
+        if catalog.complete:
+            notes.extend(policy.idle_rules(definition, {tool.name: tool.input_schema for tool in catalog.tools}))
         filtered = sum(
             1
             for tool in catalog.tools

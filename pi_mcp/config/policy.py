@@ -197,6 +197,36 @@ def actions(
     return _READ
 
 
+def idle_rules(definition: ServerDefinition, tools: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence for each name in the entry that none of `tools` has, and for each argument that its tool has not.
+
+    `tools` is all that the server offers: input schemas by name. A pattern with `*` may be there for what is to come; a
+    name that is nobody's is a slip, and a rule of `access` or `excludeTools` that covers nothing protects nobody.
+    """
+    rules: list[tuple[str, Sequence[str]]] = [
+        ("includeTools", definition.include_tools or ()),
+        ("excludeTools", definition.exclude_tools),
+        ("alwaysLoad", () if isinstance(definition.always_load, bool) else definition.always_load),
+        ("access.readOnly", definition.access.read_only),
+        ("access.write", [rule.tool for rule in definition.access.write]),
+    ]
+    found = [
+        f"`{field}` names {clean_line(name, 80)}, and the server has no such tool."
+        for field, names in rules
+        for name in dict.fromkeys(names)
+        if "*" not in name and name not in tools
+    ]
+    for rule in definition.access.write:
+        schemas = [schema for name, schema in tools.items() if rule.argument is not None and matches(rule.tool, name)]
+        known = [schema.get("properties") for schema in schemas]
+        if schemas and all(isinstance(names, Mapping) and rule.argument not in names for names in known):
+            found.append(
+                f"`access.write` waits for an argument {clean_line(str(rule.argument), 80)}, which "
+                f"{clean_line(rule.tool, 80)} does not have."
+            )
+    return found
+
+
 def unattended(definition: ServerDefinition, tool_name: str) -> None:
     """Return where a call that wants a confirmation may go out with nobody there; raises Refused otherwise."""
     if not headless_allows(definition, tool_name):
