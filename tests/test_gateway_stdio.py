@@ -267,6 +267,29 @@ def test_what_is_left_out_of_the_configuration_is_told_to_who_starts_it(private_
     assert len(lines) == 3, lines
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_rule_that_covers_no_tool_is_told_to_who_runs_the_gateway(tmp_path: Path, cached: bool) -> None:
+    """Also where the catalog comes from the disk, and once however often it is listed."""
+    upstream = entry(tmp_path, access={"write": ["echo(text)"]}, env={"T": "S3CRET"})
+
+    async def said() -> str:
+        async with (
+            stdio_gateway({"s": upstream}, tmp_path, "--expose", "search") as process,
+            StdioClient(process) as client,
+        ):
+            for _ in range(2):
+                await client.call("mcp_search", {"query": "echo"})
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.stderr is not None
+            return (await asyncio.wait_for(process.stderr.read(), 30)).decode()
+
+    if cached:
+        run(said())
+    lines = run(said()).splitlines()
+    assert lines == ["pi-mcp: s: `access.write` names echo(text), and the server has no such tool."]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "the client has gone"])
 def test_the_end_is_not_put_off_by_an_upstream_that_is_still_starting(tmp_path: Path, how: str) -> None:

@@ -206,7 +206,31 @@ def _plugin(options: argparse.Namespace, configuration: Configuration) -> Plugin
     from pi_mcp.config import load_config
     from pi_mcp.plugin import Plugin
 
-    return Plugin(configuration, reload=lambda: load_config(config=options.config, trust_project=options.trust_project))
+    plugin = Plugin(
+        configuration, reload=lambda: load_config(config=options.config, trust_project=options.trust_project)
+    )
+    _tell_slips(plugin)
+    return plugin
+
+
+def _tell_slips(plugin: Plugin) -> None:
+    """Warn once of each name in a filter or a rule of `access` that no tool of its server has, when it was listed: what
+    the rule was to keep from a caller is not kept from anybody."""
+    from pi_mcp.config import policy
+
+    said: set[str] = set()
+
+    def look(name: str) -> None:
+        catalog, entry = plugin.catalogs.held(name), plugin.configuration.entries.get(name)
+        if catalog is None or not catalog.complete or entry is None or entry.definition is None:
+            return
+        for sentence in policy.idle_rules(entry.definition, {one.name: one.input_schema for one in catalog.tools}):
+            line = f"{clean_line(name, 64)}: {sentence}"
+            if line not in said:
+                said.add(line)
+                _LOG.warning("%s", line)
+
+    plugin.catalogs.on_change.append(look)
 
 
 async def _stdio(options: argparse.Namespace, configuration: Configuration) -> int:
