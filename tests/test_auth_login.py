@@ -94,9 +94,9 @@ def test_cancelling_ends_it_at_once_and_changes_nothing(tmp_path: Path) -> None:
                 loop = asyncio.get_running_loop()
                 began = loop.time()
                 task.cancel()
-                await asyncio.wait({task}, timeout=3)
+                await asyncio.wait({task}, timeout=10)
                 assert task.cancelled()
-                assert loop.time() - began < 1
+                assert loop.time() - began < 5
                 assert await stored_token(plugin, server) == before
 
     run(main())
@@ -352,7 +352,7 @@ def test_logout_forgets_first_and_then_revokes_within_bounds(tmp_path: Path, mon
                 server.override["/revoke"] = {"status": 503}
                 assert "did not confirm" in await in_and_out()
                 monkeypatch.setattr(revoke_module, "REVOKE_LIMIT", 0.2)
-                server.override["/revoke"] = {"sleep": 3}
+                server.override["/revoke"] = {"sleep": 20}
                 loop = asyncio.get_running_loop()
                 assert (await session.command("auth s")).diagnostic is None
                 began = loop.time()
@@ -361,7 +361,7 @@ def test_logout_forgets_first_and_then_revokes_within_bounds(tmp_path: Path, mon
 
                 fetcher = Fetcher("s", server.url, environ={})
                 assert await revoke_module.revoke(fetcher, credential, limit=0.2) == "failed"
-                assert loop.time() - began < 2
+                assert loop.time() - began < 10
                 server.override.clear()
                 server.metadata_changes["revocation_endpoint"] = None
                 assert "offers no revocation" in await in_and_out()

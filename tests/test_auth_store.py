@@ -503,14 +503,14 @@ def test_b151_a_keyring_that_forgot_is_no_failure_and_one_that_hangs_is_bounded(
         await store_of(tmp_path, MemoryKeyring()).save(credential())
         assert await store_of(tmp_path, MemoryKeyring()).load("s", URL) is None
         hanging = HangingKeyring()
-        store = store_of(tmp_path, hanging, time_limit=1.0)
+        store = store_of(tmp_path, hanging, time_limit=2.0)
         started = time.monotonic()
         await unavailable(store.load("s", URL))
-        assert 0.9 < time.monotonic() - started < 10
+        assert 1.9 < time.monotonic() - started < 15
         # While that call hangs, no second thread is given to the same prompter.
         started = time.monotonic()
         await unavailable(store.save(credential(number=2)))
-        assert time.monotonic() - started < 0.8
+        assert time.monotonic() - started < 1.8
         hanging.released.set()
         await asyncio.sleep(0.1)
         assert await store.load("s", URL) is None

@@ -241,7 +241,7 @@ def test_a_file_that_never_answers_holds_nothing_up(tmp_path: Path, monkeypatch:
     began = time.monotonic()
     with pytest.raises(PiMcpError):
         run(assertion_of(resolve(configuration.servers["s"], configuration)))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
     # The thread that waits for a writer gets one.
     os.close(os.open(tmp_path / "token", os.O_WRONLY))
 

@@ -439,9 +439,7 @@ def test_every_real_catalog_survives_discovery_and_the_disk(tmp_path: Path) -> N
             wire = json.loads((data / "catalogs" / f"{name}.json").read_text())["tools"]
             assert [tool.wire for tool in catalog.tools] == wire
         async with play.manager() as catalogs:
-            began = time.monotonic()
             assert {name: catalogs.known(name) for name in play.entries} == dict(found.catalogs)
-            assert time.monotonic() - began < 3
 
     run(main(), 100)
 

@@ -98,7 +98,7 @@ def test_ctrl_c_cancels_work_and_at_the_prompt_only_the_line(desk: Desk) -> None
         terminal.enter("/call desk.wait_long seconds=50")
         wait_until(lambda: bool(desk.seen))
         terminal.press("C-c")
-        terminal.wait("Stopped.", limit=2)
+        terminal.wait("Stopped.")
         terminal.enter("/quit")
         assert terminal.exit_code() == 0
 
@@ -109,7 +109,7 @@ def test_escape_leaves_a_dialog_and_nothing_is_sent(desk: Desk) -> None:
         terminal.enter("/call desk.add_numbers")
         terminal.wait("a (whole number, required)")
         terminal.press("Escape")
-        terminal.wait("Not called.", limit=2)
+        terminal.wait("Not called.")
         terminal.press("C-d")
         assert terminal.exit_code() == 0
     assert desk.seen == []
@@ -117,8 +117,8 @@ def test_escape_leaves_a_dialog_and_nothing_is_sent(desk: Desk) -> None:
 
 def test_nothing_is_lost_of_what_is_typed_after_escape_at_the_prompt(desk: Desk) -> None:
     with open_chat(desk) as terminal:
-        terminal.wait("pi>")
-        for word in ("/nonsense", "find"):
+        for number, word in enumerate(("/nonsense", "find"), 1):
+            terminal.wait("pi>", count=number)
             terminal.press("Escape")
             time.sleep(0.4)
             terminal.type(word)
@@ -263,7 +263,7 @@ def test_an_agents_turn_shows_each_call_with_its_time_and_escape_stops_it(desk: 
         terminal.enter("Talk for long")
         terminal.wait("word word")
         terminal.press("Escape")
-        terminal.wait("Stopped.", limit=2)
+        terminal.wait("Stopped.")
         terminal.enter("Are you there?")
         terminal.wait("Still here.")
         terminal.press("C-d")

@@ -193,8 +193,8 @@ def test_the_first_failure_ends_the_other_commands(tmp_path: Path) -> None:
 
 def test_commands_of_one_connection_run_at_the_same_time() -> None:
     started = time.monotonic()
-    assert values(server(*["sleep 0.5; echo x"] * 6)) == ["x"] * 6
-    assert time.monotonic() - started < 2.5
+    assert values(server(*["sleep 1; echo x"] * 6)) == ["x"] * 6
+    assert time.monotonic() - started < 5.5
 
 
 def test_a_command_gets_the_whole_environment_and_the_servers_directory(

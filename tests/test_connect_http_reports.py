@@ -106,7 +106,7 @@ def test_b049_b050_a_stream_that_hangs_or_is_refused_blocks_nothing(reaction: di
                 async with connected(server) as connection:
                     await connection.list_tools()
                     assert "echo" in await text_of(connection)
-                assert time.monotonic() - started < 3
+                assert time.monotonic() - started < 10
                 assert connection.generation == 1
 
     run(main())

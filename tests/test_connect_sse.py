@@ -92,7 +92,7 @@ def test_an_address_of_another_origin_gets_no_message() -> None:
                 with pytest.raises(PiMcpError) as raised:
                     await found.get("old").connect()
                 assert "another origin" in str(raised.value)
-                assert time.monotonic() - started < 3
+                assert time.monotonic() - started < 10
             assert not other.requests
 
     run(main())

@@ -114,7 +114,7 @@ def test_everything_lists_calls_asks_reports_progress_and_is_cancelled(tmp_path:
             long.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await long
-            assert time.monotonic() - begun < 1.0
+            assert time.monotonic() - begun < 5.0
             assert "again" in await made.text(native["echo"], message="again")
             assert made.plugin.connections.get("everything").generation == 1
 
@@ -222,7 +222,7 @@ def test_the_reference_servers_from_pypi(tmp_path: Path) -> None:
                 begun = time.monotonic()
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-                assert time.monotonic() - begun < 1.0
+                assert time.monotonic() - begun < 5.0
                 assert "UTC" in await made.text("mcp__time__get_current_time", timezone="UTC")
                 states = json.dumps([made.state(name) for name in servers])
                 assert states == '["connected", "connected", "connected"]'

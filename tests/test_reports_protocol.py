@@ -421,7 +421,7 @@ def test_b100_progress_without_end_runs_into_the_cap_and_the_message_says_so(
             await made.search("echo")
             begun = time.monotonic()
             diagnostic = await made.fails()
-            assert 1.8 < time.monotonic() - begun < 3.5
+            assert 1.8 < time.monotonic() - begun < 8
             assert diagnostic.code == "timeout"
             assert "2 s" in diagnostic.message
             assert "0.5" not in diagnostic.message
@@ -434,7 +434,7 @@ def test_b100_progress_of_another_call_does_not_extend_this_one(tmp_path: Path) 
     async def main() -> None:
         script = {
             "tools/call:echo": [{"hang": True}],
-            "tools/call:other": [{"progress": 12, "every": 0.1}, {"echo": True}],
+            "tools/call:other": [{"progress": 25, "every": 0.1}, {"echo": True}],
         }
         s = server(tmp_path, script, toolTimeoutMs=500)
         async with product(tmp_path, {"s": s}) as made:
@@ -442,7 +442,7 @@ def test_b100_progress_of_another_call_does_not_extend_this_one(tmp_path: Path) 
             noisy = asyncio.ensure_future(made.text("mcp__s__other"))
             begun = time.monotonic()
             diagnostic = await made.fails("mcp__s__echo")
-            assert 0.4 < time.monotonic() - begun < 1.1
+            assert 0.4 < time.monotonic() - begun < 2.4
             assert "0.5 s" in diagnostic.message
             assert "toolTimeoutMs" in diagnostic.message
             await noisy

@@ -236,7 +236,7 @@ def test_cancelling_a_call_frees_the_host_and_leaves_the_server_alive(tmp_path: 
 
 def test_calls_of_two_sessions_run_at_once_and_get_their_own_answers(tmp_path: Path) -> None:
     async def main() -> None:
-        script = {"tools/call": [{"sleep": 0.3}, {"echo": True}]}
+        script = {"tools/call": [{"sleep": 0.6}, {"echo": True}]}
         async with plugin_of({"a": entry(tmp_path, script)}, tmp_path) as plugin:
             one = await loaded(plugin, "a.echo", id="one")
             two = await loaded(plugin, "a.other", id="two")
@@ -245,7 +245,7 @@ def test_calls_of_two_sessions_run_at_once_and_get_their_own_answers(tmp_path: P
                 *(one.call("mcp__a__echo", {"n": n}) for n in range(5)),
                 *(two.call("mcp__a__other", {"n": n}) for n in range(5)),
             )
-            assert time.monotonic() - began < 2.9
+            assert time.monotonic() - began < 5.5
             seen = [json.loads(answer.text) for answer in answers]
             assert [one["arguments"]["n"] for one in seen] == [*range(5), *range(5)]
             assert [one["name"] for one in seen] == ["echo"] * 5 + ["other"] * 5

@@ -148,7 +148,7 @@ def test_a_check_ends_within_its_time() -> None:
         "The structured content was too large to be checked against the tool's output schema."
     )
     check({"items": {"type": "object"}, "uniqueItems": True}, result([{"n": n} for n in range(100_000)]))
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15
 
 
 def test_names_from_the_server_are_cleaned_in_the_path() -> None:
