@@ -216,15 +216,15 @@ def _plugin(options: argparse.Namespace, configuration: Configuration) -> Plugin
 def _tell_slips(plugin: Plugin) -> None:
     """Warn once of each name in a filter or a rule of `access` that no tool of its server has, when it was listed: what
     the rule was to keep from a caller is not kept from anybody."""
-    from pi_mcp.config import policy
+    from pi_mcp.commands.server_status import slips
 
     said: set[str] = set()
 
     def look(name: str) -> None:
         catalog, entry = plugin.catalogs.held(name), plugin.configuration.entries.get(name)
-        if catalog is None or not catalog.complete or entry is None or entry.definition is None:
+        if catalog is None or entry is None or entry.definition is None:
             return
-        for sentence in policy.idle_rules(entry.definition, {one.name: one.input_schema for one in catalog.tools}):
+        for sentence in slips(entry.definition, catalog):
             line = f"{clean_line(name, 64)}: {sentence}"
             if line not in said:
                 said.add(line)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pi_mcp.catalog import Catalogs
-from pi_mcp.config import Configuration, ServerEntry, policy, resolve
+from pi_mcp.catalog import Catalog, Catalogs
+from pi_mcp.config import Configuration, ServerDefinition, ServerEntry, policy, resolve
 from pi_mcp.connect import Connections
 from pi_mcp.errors import Diagnostic, PiMcpError
 
@@ -56,6 +56,14 @@ class ServerStatus:
         }
 
 
+def slips(definition: ServerDefinition, catalog: Catalog) -> list[str]:
+    """A sentence for each rule of the entry that covers nothing of what its server offers; of a listing that was cut
+    nobody can say it."""
+    if not catalog.complete:
+        return []
+    return policy.idle_rules(definition, {tool.name: tool.input_schema for tool in catalog.tools})
+
+
 def status_of(
     entry: ServerEntry,
     configuration: Configuration,
@@ -87,8 +95,7 @@ def status_of(
     filtered = None
     if catalog is not None:
         notes.extend(catalog.notes)
-        if catalog.complete:
-            notes.extend(policy.idle_rules(definition, {tool.name: tool.input_schema for tool in catalog.tools}))
+        notes.extend(slips(definition, catalog))
         filtered = sum(
             1
             for tool in catalog.tools

@@ -89,8 +89,8 @@ def join_writes(transport: httpx2.AsyncHTTPTransport, *, plain: bool = False) ->
                 except OSError as error:
                     if error.errno is not None:
                         raise httpcore2.ConnectError from error
-                    # Of several addresses that fail, asyncio does not say how each did. The library does, when it
-                    # has failed as well.
+                    # Of several addresses that fail in different ways only a text is left. The library says how each
+                    # did, when it has failed as well.
                     timeout = None if timeout is None else max(0.05, timeout - (time.monotonic() - began))
             return Stream(await inner.connect_tcp(host, port, timeout, *args, **more))
 
